@@ -1,4 +1,4 @@
-# `make` alone says what can be made. Everything is installed into .venv, with the versions in constraints.txt.
+# `make` alone lists the targets. Everything is installed into .venv, with the versions in constraints.txt.
 
 # The first Python that is new enough; another one: make PYTHON=/path/to/python3.12 demo
 PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
@@ -20,18 +20,31 @@ SITE = rm -rf build/site && $(VENV)/bin/sphinx-build --quiet --fail-on-warning -
 TESTED_WITH = mosquitto prometheus shellcheck systemd chromium chromium-driver
 BOTH_CORES = --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests that start processes, brokers, servers or browsers, and so might depend on how fast the machine is.
-PROCESS_TESTS = tests/live tests/upgrade tests/fleet_web tests/examples tests/deploy tests/docs/test_first_hour.py \
-	tests/fleet_sim/demo tests/fleet_sim/engines tests/fleet_sim/test_tracked.py \
-	tests/edge_agent/inference tests/edge_agent/joining tests/edge_agent/releases tests/edge_agent/setup \
-	tests/edge_agent/training tests/coordinator/admin tests/coordinator/machine/test_steps.py \
-	tests/coordinator/rounds/test_preparing.py tests/coordinator/tracking \
+PROCESS_TESTS = tests/live tests/baseline tests/fleet_web tests/examples tests/deploy tests/docs/test_first_hour.py \
+	tests/docs/test_simulation_page.py tests/fleet_sim/datasets/test_datasets.py tests/fleet_sim/demo \
+	tests/fleet_sim/engines tests/fleet_sim/test_tracked.py \
+	tests/edge_agent/inference tests/edge_agent/joining tests/edge_agent/limits/test_readings.py \
+	tests/edge_agent/releases tests/edge_agent/setup tests/edge_agent/training tests/edge_agent/test_agent_metrics.py \
+	tests/edge_agent/test_imports.py tests/coordinator/admin tests/coordinator/console/test_strategy_commands.py \
+	tests/coordinator/jobs/test_data.py tests/coordinator/machine/test_full_disk.py \
+	tests/coordinator/machine/test_steps.py tests/coordinator/models/test_torchvision_models.py \
+	tests/coordinator/rounds/test_preparing.py tests/coordinator/tracking tests/hierarchy/arranging/test_imports.py \
 	tests/sojourn/brokers tests/sojourn/joining tests/sojourn/links tests/sojourn/metrics \
-	tests/sojourn/test_cli.py tests/sojourn/test_logs.py tests/sojourn/test_notify.py
+	tests/sojourn/model/test_graphs.py tests/sojourn/node/test_name_clash.py tests/sojourn/parts/test_custom_parts.py \
+	tests/sojourn/protocol/test_decoders.py tests/sojourn/store/test_journal.py \
+	tests/sojourn/test_cli.py tests/sojourn/test_logs.py tests/sojourn/test_notify.py tests/sojourn/test_processes.py tests/sojourn/test_silence.py
+# The tests that compile a model with torch, nearly all of them to simulate a fleet. The others are fast.
+COMPILING_TESTS = tests/fleet_sim/test_*.py tests/fleet_sim/console tests/fleet_sim/papers tests/fleet_sim/world \
+	tests/coordinator/compiling tests/coordinator/finishers tests/coordinator/releases \
+	tests/coordinator/rounds/test_given_weights.py tests/coordinator/rounds/test_rebuilding.py \
+	tests/coordinator/console/test_mandate_commands.py tests/docs/test_readme_examples.py \
+	tests/sojourn/model/test_norm_layers.py
+FAST = $(addprefix --ignore-glob=,$(PROCESS_TESTS) $(COMPILING_TESTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-repeat test-load coverage test-deploy test-homeassistant check docs wheel wheelhouse sbom clean
+.PHONY: help demo install test test-fast baseline test-repeat test-load coverage test-deploy test-homeassistant check docs wheel wheelhouse sbom clean
 
-help:  ## Say what can be made
+help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-19s%s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine, over real MQTT
@@ -43,6 +56,13 @@ test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages $(TESTED_WITH)
 	@.ci/install-axe
 	@$(VENV)/bin/python -m pytest $(BOTH_CORES) --durations=20
+
+test-fast: $(VENV)/dev.stamp  ## Run the tests that start no process and compile no model: under a minute
+	@$(VENV)/bin/python -m pytest $(BOTH_CORES) $(FAST)
+
+baseline: $(VENV)/dev.stamp  ## Replace tests/baseline/baseline.tar.xz with one of this code: when the wire or a journal changes
+	@.ci/install-packages mosquitto
+	@$(VENV)/bin/python -m tests.baseline.make
 
 # N: runs; BUSY: busy processes next to each; TESTS: files or folders, by default all; ORDER=--in-order: not a random one.
 test-repeat: N ?= 10
@@ -58,7 +78,7 @@ test-load:  ## Run the tests that start processes once, next to four busy proces
 		BOTH_CORES="$(BOTH_CORES) --maxprocesses 6 --numprocesses 6"
 
 # Counting takes a third longer, so it is not a part of every run.
-coverage: $(VENV)/dev.stamp  ## Run all tests and tell which lines and branches they reach
+coverage: $(VENV)/dev.stamp  ## Run all tests and report the lines and branches that they reach
 	@.ci/install-packages $(TESTED_WITH)
 	@.ci/install-axe
 	@$(VENV)/bin/python -W 'ignore:Unable to activate pytest branch coverage' -m slipcover --json --out .coverage.json -m pytest \
@@ -88,7 +108,8 @@ test-homeassistant: $(VENV)/dev.stamp  ## Let a real Home Assistant find a real 
 	@$(VENV)/bin/python -m tests.home_assistant.check $(HOME_ASSISTANT)/venv/bin/python \
 		$(HOME_ASSISTANT)/later/homeassistant/components/mqtt
 
-check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package imports which; and at the pages
+check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package imports which; at words, and at the pages
+	$(VENV)/bin/python .ci/check-words
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
@@ -113,8 +134,8 @@ wheelhouse: wheel  ## All wheels for a machine without internet: dist/wheels; ma
 		--dest dist/wheels --require-hashes --no-deps --requirement deploy/$(ROLE)/requirements.txt
 	@echo "dist/wheels: for Python $(FOR) on $(MACHINE) ($(ROLE))"
 
-sbom: $(VENV)/dev.stamp  ## Write what this version is made of into deploy/sbom; a later one: make sbom VERSION=1.2.3
-	@$(VENV)/bin/python -m deploy.make_sbom $(VERSION)
+sbom: $(VENV)/dev.stamp  ## Write the bills of materials of this version into deploy/sbom
+	@$(VENV)/bin/python -m deploy.make_sbom
 
 clean:  ## Remove all that was made, .venv too
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage.json

@@ -1,7 +1,7 @@
 """The memory of a real `sojourn agent run` with its training process: idle, while training, idle again.
 
-`cnn` on 28x28 by default. With `--model resnet18` it is torchvision's with its BatchNorm at 3x64x64, batch 16, beside a
-bare loop: a process that opens the same graph on onnxruntime and steps with numpy, and does nothing else.
+The default is `cnn` on 28x28. `--model resnet18` is torchvision's with its BatchNorm at 3x64x64, batch 16, compared
+with a bare loop: a process that only opens the same graph on onnxruntime and steps with numpy.
 
 python -m benchmarks.agent_memory [--model cnn] [--samples 1000]
 """
@@ -57,7 +57,7 @@ for step in range(int(steps)):
 
 
 class Sample(NamedTuple):
-    """MB of a process and its children: summed PSS, and as it were with the machine to themselves."""
+    """MB of a process and its children: summed PSS, and the value without other processes."""
 
     pss: float
     alone: float
@@ -65,7 +65,7 @@ class Sample(NamedTuple):
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     found = [pid]
     for task in (PROC / str(pid) / "task").glob("*/children"):
         for child in task.read_text().split():
@@ -81,7 +81,7 @@ def sample(pid: int) -> Sample:
 
 
 def alone(pids: list[int]) -> int:
-    """KB: private pages, and each page of a file once, whoever else on this machine has it mapped too."""
+    """Return KB: private pages, and each page of a file once, also if other processes map it."""
     private, shared = 0, dict[tuple[str, ...], int]()
     for pid in pids:
         key: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ def alone(pids: list[int]) -> int:
 
 
 class MemoryWatch:
-    """Takes samples for as long as the `with` block lasts; a moment in which a process ends is left out."""
+    """Take samples during the `with` block, except while a process ends."""
 
     def __init__(self, pid: int) -> None:
         self.samples: list[Sample] = []
@@ -125,7 +125,7 @@ class MemoryWatch:
 
 
 def data(site: MeasuredSite, shape: tuple[int, ...], samples: int) -> Path:
-    """A file of samples."""
+    """Write a file of samples."""
     draw = np.random.default_rng(1)
     x = draw.integers(0, 256, (samples, *(shape if shape[0] > 1 else shape[1:])), np.uint8)
     np.savez(site.folder / "data.npz", x=x, y=draw.integers(0, len(CLASSES), samples))
@@ -133,7 +133,7 @@ def data(site: MeasuredSite, shape: tuple[int, ...], samples: int) -> Path:
 
 
 def bare_loop(site: MeasuredSite, model: CompiledModel, file: Path) -> list[Sample]:
-    """The memory of a process that does nothing but steps."""
+    """Return the memory of a process that only runs steps."""
     graph, vector = site.folder / "train.onnx", site.folder / "vector"
     graph.write_bytes(model.kit.train)
     model.initial.tofile(vector)
@@ -147,7 +147,7 @@ def bare_loop(site: MeasuredSite, model: CompiledModel, file: Path) -> list[Samp
 
 
 def agent(site: MeasuredSite) -> subprocess.Popen[bytes]:
-    """Start an agent as a person does, with a shorter patience for its idle child."""
+    """Start an agent by its command, with a shorter timeout of its idle child process."""
     file = site.folder / "agent.toml"
     file.write_text(
         f'name = "one"\nfleet = "{FLEET}"\nidle_seconds = {IDLE_SECONDS}\nstore = "{site.folder / "one"}"\n'

@@ -1,4 +1,4 @@
-"""How long a merge takes: 100 models of 1 M numbers, by every aggregator, beside one numpy pass over the same bytes.
+"""The time of a merge: 100 models of 1 M parameters, by every aggregator, and one numpy pass over the same bytes.
 
 Run from the root: OMP_NUM_THREADS=1 python -m benchmarks.aggregating.
 """
@@ -36,7 +36,7 @@ OBJECTIVES: dict[type[Aggregator], Objective] = {DynServer: Dyn(), ScaffoldServe
 
 
 def added_up(models: list[Vector], precision: type[np.floating]) -> Callable[[], object]:
-    """One plain pass: every byte is read once and added to a sum."""
+    """Run a plain pass: read every byte once and add it to a sum."""
 
     def one_pass() -> object:
         total = np.zeros(SIZE, precision)
@@ -48,7 +48,7 @@ def added_up(models: list[Vector], precision: type[np.floating]) -> Callable[[],
 
 
 def main() -> None:
-    """Print the times of runs that take turns, so that all of them see the same machine, and the medians' ratios."""
+    """Run all in turns, so that the machine's load affects all, and print times and the ratios of medians."""
     draw = generator(1, "models")
     models = [draw.standard_normal(SIZE, np.float32) for _ in range(MODELS)]
     brought = [Contribution(model, 1.0 + number) for number, model in enumerate(models)]

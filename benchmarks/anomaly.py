@@ -23,7 +23,7 @@ REACH = 0.97
 
 
 def by_fleet(example: Example) -> float:
-    """The AUC of the scores that a device gives after all rounds."""
+    """Return the AUC of a device's scores after all rounds."""
     data = example.data
     with served(example, release_of(example)) as model:
         found = model.score(data.x_test)
@@ -31,7 +31,7 @@ def by_fleet(example: Example) -> float:
 
 
 def centrally(example: Example) -> float:
-    """The same of one model that saw all samples, as often as those of the fleet saw theirs."""
+    """Return the AUC of one model trained on all samples, as often as the devices train on theirs."""
     job, data = example.simulation.read(), example.data
     training = job.parts().training
     model = build(job.model.name, InputSpec(data.x_train.shape[1:]), data.x_train[0].size, job.model.options, job.seed)
@@ -48,7 +48,7 @@ def centrally(example: Example) -> float:
 
 
 def seeded(example: Example, seed: int, folder: Path) -> Example:
-    """The example with another seed, in a folder of its own."""
+    """Copy the example with another seed to a separate folder."""
     old = example.simulation
     simulation = Simulation({**old.job, "seed": seed}, old.fleet, old.split, old.availability)
     (folder / str(seed)).mkdir()

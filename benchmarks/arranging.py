@@ -1,4 +1,4 @@
-"""How long arranging takes and how good it is: VISIT's greedy, exact and fast, and FedGSP's inter-cluster grouping.
+"""Time and quality of arranging: VISIT's greedy, exact and fast, and FedGSP's inter-cluster grouping.
 
 Run from the root, on one core: OMP_NUM_THREADS=1 python -m benchmarks.arranging.
 """
@@ -43,12 +43,12 @@ RUNS = 21
 
 
 def fleet(devices: int, classes: int, alpha: float) -> NDArray[np.float64]:
-    """Signatures of a skewed fleet: shares of classes from a Dirichlet distribution."""
+    """Return signatures of a skewed fleet: class shares from a Dirichlet distribution."""
     return generator(1, "fleet", devices, classes, str(alpha)).dirichlet([alpha] * classes, devices)
 
 
 def reach_of(devices: int, sites: int, reached: int) -> NDArray[np.bool_]:
-    """Every device reaches as many of the sites, at random."""
+    """Draw for every device the given number of reachable sites."""
     order = np.argsort(generator(1, "reach", devices, sites).random((devices, sites)), axis=1)
     return order < reached
 
@@ -56,7 +56,7 @@ def reach_of(devices: int, sites: int, reached: int) -> NDArray[np.bool_]:
 def arranged(
     settings: VisitArranger, signatures: NDArray[np.float64], reach: NDArray[np.bool_], seed: int
 ) -> tuple[float, float]:
-    """Seconds, and VTS."""
+    """Return seconds and VTS."""
     begun = time.perf_counter()
     plan = visit_sets(settings, settings.sets, signatures, reach, seed)
     return time.perf_counter() - begun, vts(signatures, [members for _, members in plan])
@@ -73,7 +73,7 @@ def print_exact() -> None:
 
 
 def measure_all_arranged(devices: int) -> None:
-    """In a process of its own, so that the peak of its memory is that of one arrangement."""
+    """Run in a separate process, so that its peak memory is that of one arrangement."""
     signatures = fleet(devices, 10, 0.1)
     settings = VisitArranger(sets=devices // 10, size=10, search="fast")
     seconds, found = arranged(settings, signatures, np.ones((devices, 1), bool), 1)
@@ -90,7 +90,7 @@ def print_fast() -> None:
 
 
 def print_ratios() -> None:
-    print("\nfast beside exact, the same seed")
+    print("\nfast and exact, the same seed")
     print(" devices   sets  size  classes  alpha  exact s  fast s  exact VTS   ratio")
     for devices, sets, size in RATIO_CASES:
         for classes, alpha in ((10, 0.05), (10, 1.0), (62, 0.05), (62, 1.0)):

@@ -1,7 +1,7 @@
-"""What one bad device of ten does to a job on digits: with the gate as it is by default, and with the gate off.
+"""The effect of one bad device of ten on a job on digits, with the default gate and with the gate off.
 
-Every attack is paired by seed with a fleet from which the device is absent; figures are means of the last ten rounds.
-With --honest no device is bad: prints the share of honest visits that the gate refuses, by strategy, alpha and seed.
+Every attack is paired by seed with a fleet without the device; the numbers are means of the last ten rounds. With
+--honest no device is bad: it prints the share of honest visits that the gate refuses, by strategy, alpha and seed.
 
 Run from the root:
 python -m benchmarks.attacks [--seeds 5] [--rounds 30] [--alpha 0.5] [--strategy visit fedavg] [--without-off]
@@ -22,13 +22,13 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
-from edge_agent.training.work import Train, Trained
+from edge_agent.training.messages import Train, Trained
 from fleet_sim import run as simulating
 from fleet_sim.engines.engine import Outcome
 from fleet_sim.engines.serial import SerialEngine
 from fleet_sim.settings import read_simulation
 from sojourn.model import vectors
-from sojourn.node.machine import Did
+from sojourn.node.machine import WorkDone
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.randomness import generator
@@ -58,7 +58,7 @@ LEAST = 8
 
 @dataclass(frozen=True)
 class Attack:
-    """What the bad device does: how it changes its model, whether it trains on flipped labels, and what it claims."""
+    """An attack: how the device changes its model, whether it trains on flipped labels, and what it claims."""
 
     spoil: Spoil | None = None
     flipped: bool = False
@@ -71,7 +71,7 @@ def _times(factor: float) -> Spoil:
 
 
 def _random(before: Vector, after: Vector, draw: np.random.Generator) -> Vector:
-    """As far as training went, in a direction that means nothing."""
+    """Return a random update of the same length as the training's."""
     way = draw.normal(size=len(before))
     return (before + way * (np.linalg.norm(after - before) / np.linalg.norm(way))).astype(np.float32)
 
@@ -95,7 +95,7 @@ class BadDeviceEngine:
         self._bad = SerialEngine(replace(shards, y=flipped)) if attack.flipped else good
 
     def start(self, device: str, key: str, work: Any, blobs: BlobStore) -> Future[Outcome]:
-        """Train the visit, well or badly."""
+        """Train the visit, honestly or not."""
         if device != BAD or not isinstance(work, Train):
             return self._good.start(device, key, work, blobs)
         made = self._bad.start(device, key, work, blobs)
@@ -105,7 +105,7 @@ class BadDeviceEngine:
 
     def _spoiled(self, outcome: Outcome, work: Train, blobs: BlobStore) -> Outcome:
         event = outcome.event
-        if not isinstance(event, Did) or not isinstance(event.outcome, Trained):
+        if not isinstance(event, WorkDone) or not isinstance(event.outcome, Trained):
             return outcome
         trained, store = event.outcome, MemoryBlobs()
         kit = unpack_blob(blobs.read(work.visit.kit.digest), Kit)
@@ -123,12 +123,12 @@ class BadDeviceEngine:
         return Outcome(msgspec.structs.replace(event, outcome=trained), {**outcome.blobs, **made})
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No resources are open."""
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How a job went: the mean accuracy of its last rounds, and whose results were kept and refused."""
+    """The result of a job: the mean accuracy of its last rounds, and the kept and refused results."""
 
     accuracy: float
     kept: int
@@ -138,7 +138,7 @@ class JobOutcome:
 
 
 def outcome(settings: dict[str, Any], seed: int, attack: Attack | None, *, absent: bool = False) -> JobOutcome:
-    """Simulate one job; without an attack all devices are good, and `absent` leaves the one out that is not."""
+    """Simulate one job. Without an attack all devices are honest; `absent` removes the bad one."""
     simulation = read_simulation("", "benchmark", {**settings, "seed": seed})
     ended: list[EndedVisit] = []
     prepare = simulating.prepare_training
@@ -167,10 +167,10 @@ def outcome(settings: dict[str, Any], seed: int, attack: Attack | None, *, absen
 
 
 def show(strategy: str, settings: dict[str, Any], seeds: range, attacks: list[str], *, off: bool) -> None:
-    """The rows of one strategy: how far each attack is from the device's absence, with the gate and (`off`) without."""
+    """Print a strategy's rows: each attack relative to the device's absence, with and without (`off`) the gate."""
     absent = [outcome(settings, seed, None, absent=True) for seed in seeds]
     honest = [outcome(settings, seed, None) for seed in seeds]
-    print(_row(strategy, "nobody is bad", honest, absent, None), flush=True)
+    print(_row(strategy, "no bad device", honest, absent, None), flush=True)
     for name in attacks:
         gated = [outcome(settings, seed, ATTACKS[name]) for seed in seeds]
         opened = [outcome({**settings, "gate": "off"}, seed, ATTACKS[name]) for seed in seeds] if off else None
@@ -178,7 +178,7 @@ def show(strategy: str, settings: dict[str, Any], seeds: range, attacks: list[st
 
 
 def show_honest(strategy: str, alpha: float, settings: dict[str, Any], seeds: range) -> None:
-    """One row: how many honest visits the gate refuses by seed, and the accuracy with the gate and without."""
+    """Print one row: the honest visits that the gate refuses by seed, and the accuracy with and without the gate."""
     gated = [outcome(settings, seed, None) for seed in seeds]
     opened = [outcome({**settings, "gate": "off"}, seed, None) for seed in seeds]
     pairs = [(it.refused + it.bad_refused, it.kept + it.bad_kept + it.refused + it.bad_refused) for it in gated]

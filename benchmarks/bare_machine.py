@@ -1,4 +1,4 @@
-"""A machine that remembers nothing and offers nothing: a benchmark adds what it answers."""
+"""A machine without state and offer: a benchmark adds its replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class BareMachine:
-    """Speaks with one peer; `handle` is the subclass's."""
+    """A machine with one peer; the subclass implements `handle`."""
 
     offer = None
     watches: tuple[Role, ...] = ()
@@ -28,7 +28,7 @@ class BareMachine:
     def start(self, _now: float) -> list[Effect]:
         return []
 
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
+    def received(self, peer: Address, traffic: int, now: float, *, sign_of_life: bool) -> None:
         pass
 
     def wake_at(self) -> None:

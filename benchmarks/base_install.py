@@ -1,4 +1,4 @@
-"""How much disk a device needs: a fresh venv with only the base install, made as install.sh does, as `du` counts it.
+"""Disk space of a device: a fresh venv with only the base install, as install.sh creates it, counted like `du`.
 
 python -m benchmarks.base_install [--top 12]
 """
@@ -19,7 +19,7 @@ LEFT_OUT = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "t
 
 
 def installed(folder: Path) -> Path:
-    """A venv with the base install. Built from a copy, because a build leaves files beside the sources."""
+    """Create a venv with the base install, from a copy, because a build leaves files in the sources."""
     source, venv = folder / "source", folder / "venv"
     shutil.copytree(ROOT, source, ignore=LEFT_OUT)
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
@@ -35,7 +35,7 @@ def installed(folder: Path) -> Path:
 
 
 def sizes(venv: Path) -> Counter[str]:
-    """Bytes on the disk by package, and whatever is beside them."""
+    """Return bytes on the disk by package, and of all other files."""
     found: Counter[str] = Counter()
     seen = set()
     for path in venv.rglob("*"):

@@ -1,11 +1,11 @@
-"""What a visit of each newer baseline costs a device beside one of FedAvg: memory, bytes, processor time.
+"""The cost of a visit of each newer baseline for a device, relative to FedAvg: memory, bytes, processor time.
 
-A job of ten devices on digits is run in memory and its last visit is written down: the order that a device is given,
-with the model, what travels beside it, and what that device has kept. This order is then given to the device's own
-training process, caged and alone as an agent starts it: once in each of several new processes (`peak MB`, the highest
-resident memory, VmHWM; `first ms`, all the processor time from the process's start to the result), and then again and
-again in the last one, all methods in turns (`visit ms`). There every second visit has three times as many epochs: what
-it takes more is the price of its steps (`step ms`). All are medians, and ratios are those of each turn to FedAvg's.
+A job of ten devices on digits runs in memory, and its last visit is recorded: the order with the model, further
+vectors, and the memory of that device. A sandboxed training process, started like an agent's, then gets this order:
+once in each of several new processes (`peak MB`, the highest resident memory, VmHWM; `first ms`, the processor time
+from the process's start to the result), then repeatedly in the last one, all methods in turns (`visit ms`). There every
+second visit has three times as many epochs; the difference is the cost of its steps (`step ms`). All are medians, and
+ratios are those of each turn to FedAvg's.
 
 python -m benchmarks.baseline_cost [--model wide] [--processes 5] [--turns 20]
 """
@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from edge_agent.training.child import Child, WorkItem
-from edge_agent.training.frames import Failure, Success, WorkerSetup
-from edge_agent.training.work import Train, Trained
+from edge_agent.training.child import TrainingChild, WorkItem
+from edge_agent.training.messages import Failure, Success, Train, Trained, WorkerSetup
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
 from fleet_sim.run import SimulationRun
@@ -34,10 +33,10 @@ from sojourn.data.source import DataSettings
 from sojourn.store.blobs import FolderBlobs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from concurrent.futures import Future
 
-    from edge_agent.training.work import Warm
+    from edge_agent.training.messages import Warm
     from fleet_sim.engines.engine import Engine, Outcome
     from fleet_sim.settings import Simulation
     from fleet_sim.world.virtual_fleet import VirtualFleet
@@ -66,7 +65,7 @@ WIDE = 'model = { name = "cnn", options = { channels = [32, 64], hidden = 512 } 
 NORMED = 'model = { name = "benchmarks.papers.digits.normed_cnn:NormedCnn" }\n'
 RING = 'strategy = "metafed"\nschedule = {{ trips = 2 }}\nobjective = {{ warmup = 1, threshold = {} }}\n'
 UNSET, SET = RING.format(1.1), RING.format(-0.5)
-"""Where no device ever thinks well of its own model, and where every device does."""
+"""MetaFed if no device sets its flag, and if every device does."""
 ROUNDS = 'strategy = "{}"\nrounds = 3\n'
 
 
@@ -79,11 +78,11 @@ class Case(NamedTuple):
 
 
 def cases(model: str) -> list[Case]:
-    """All methods on a model, and on one with BatchNorm those that do something else there."""
+    """Return all methods on a model, and on one with BatchNorm those that differ there."""
     plain = [*(Case(name, ROUNDS.format(name)) for name in ("fedavg", "fedmmd", "moon"))]
     plain += [Case("moon, mu 0", f"{ROUNDS.format('moon')}objective = {{ mu = 0.0 }}\n")]
     plain += [Case(name, ROUNDS.format(name)) for name in ("fedfusion", "fedgen")]
-    few = "finisher = { epochs = 1, steps = 1, images = 8, padding = 1 }\n"  # what a coordinator does is not measured
+    few = "finisher = { epochs = 1, steps = 1, images = 8, padding = 1 }\n"  # the coordinator's work is not measured
     plain += [Case("dense", f'strategy = "dense"\n{few}')]
     plain += [Case("ma-echo", 'strategy = "ma-echo"\nfinisher = { tau = 1 }\n')]
     plain += [Case("ma-echo, rank 8", 'strategy = "ma-echo"\nfinisher = { tau = 1 }\nobjective = { rank = 8 }\n')]
@@ -99,7 +98,7 @@ def cases(model: str) -> list[Case]:
 
 @dataclass
 class Recorder:
-    """An engine that keeps the last visit which trains on from another device's model, with its blobs."""
+    """An engine that keeps the last visit that continues from another device's model, with its blobs."""
 
     engine: Engine
     device: str = ""
@@ -110,7 +109,7 @@ class Recorder:
         self.spent = self.engine.spent
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
-        # MetaFed's last round is alone again; what is typical of it is its ring.
+        # In MetaFed's last round devices train alone again; its ring is typical.
         if isinstance(work, Train) and getattr(work.visit.task.objective, "phase", "accumulate") == "accumulate":
             self.device, self.work = device, work
             refs = (work.visit.kit, *work.visit.vectors.values(), *work.memory.values())
@@ -122,7 +121,7 @@ class Recorder:
 
 
 class RecordedRun(SimulationRun):
-    """A simulation whose visits are watched."""
+    """A simulation that records its visits."""
 
     def _build_fleet(self, *how: Any) -> VirtualFleet:
         self.engine = self.recorder = Recorder(self.engine)
@@ -130,7 +129,7 @@ class RecordedRun(SimulationRun):
 
 
 def recorded(case: Case, folder: Path) -> tuple[Simulation, Recorder]:
-    """Run a method's job and return what one of its devices was asked for."""
+    """Run a method's job and return the order of one of its devices."""
     simulation = read_simulation(f'name = "job"\nseed = 1\n{case.job}{case.model}{FLEET}', case.name)
     running = RecordedRun(simulation, folder)
     try:
@@ -143,12 +142,12 @@ def recorded(case: Case, folder: Path) -> tuple[Simulation, Recorder]:
 
 
 class Device:
-    """A device's folder with what it needs for one visit, and its training process."""
+    """A device's folder with the data for one visit, and its training process."""
 
     def __init__(self, case: Case, folder: Path) -> None:
         simulation, found = recorded(case, folder / "simulation")
         if found.work is None:
-            raise SystemExit(f"{case.name}: nobody was visited")
+            raise SystemExit(f"{case.name}: no device was visited")
         self.case, self.work, self._folder = case, found.work, folder
         data = load("digits")
         parts = split(simulation.split, data, simulation.fleet.devices, 1)
@@ -157,7 +156,7 @@ class Device:
         blobs = FolderBlobs(folder / "blobs")
         for digest, content in found.blobs.items():
             blobs.put(content, digest)
-        self._child: Child | None = None
+        self._child: TrainingChild | None = None
         training = self.work.visit.task.training
         task = replace(self.work.visit.task, training=replace(training, epochs=3 * training.epochs))
         self._longer = replace(self.work, visit=replace(self.work.visit, task=task))
@@ -167,48 +166,43 @@ class Device:
         self.steps: list[float] = []
 
     def renew(self) -> None:
-        """Start another process, give it the visit, and note the most memory that it had."""
+        """Start another process, run the visit, and record its peak memory."""
         self.end()
         setup = WorkerSetup(str(self._folder / "blobs"), DataSettings(path=str(self._folder / "data.npz")), 1)
-        self._child = Child(setup, self._folder / "worker")
+        self._child = TrainingChild(setup, self._folder / "worker")
         self.done, _ = self._visit(self.work)
         self.firsts.append(_processor_seconds(self._child.process.pid))
         status = Path(f"/proc/{self._child.process.pid}/status").read_text()
         self.peaks.append(next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1e3)
 
     def turn(self) -> None:
-        """Train once as long as told and once longer, in the process that has trained before."""
+        """Train once with the given epochs and once longer, in a process that has trained before."""
         done, short = self._visit(self.work)
         more, long = self._visit(self._longer)
         self.visits.append(short)
         self.steps.append((long - short) / (more.metrics["steps"] - done.metrics["steps"]))
 
     def _visit(self, work: Train) -> tuple[Trained, float]:
-        """What came of a visit, and the processor time that it took."""
+        """Return the result of a visit and its processor time."""
         assert self._child
         before = _processor_seconds(self._child.process.pid)
         self._child.hand(WorkItem("visit", work, lambda _report: None))
-        for frame in _frames(self._child):
+        for frame in self._child.process.frames():
             if isinstance(frame, Failure):
                 raise SystemExit(f"{self.case.name}: {frame.reason}: {frame.detail}")
             if isinstance(frame, Success) and isinstance(frame.outcome, Trained):
                 return frame.outcome, _processor_seconds(self._child.process.pid) - before
-        raise SystemExit(f"{self.case.name}: the training process ended: {' | '.join(self._child.last_words)}")
+        raise SystemExit(f"{self.case.name}: the training process ended: {' | '.join(self._child.process.last_lines)}")
 
     def end(self) -> None:
-        """End its process."""
+        """End the process."""
         if self._child is not None:
-            self._child.close_input()
-            self._child.reap()
-
-
-def _frames(child: Child) -> Iterator[Any]:
-    while child.speaks():
-        yield from child.hear(None)
+            self._child.process.close_input()
+            self._child.process.reap()
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of all its threads, by the scheduler's own count, in nanoseconds."""
+    """Return the time of all threads in nanoseconds, as counted by the scheduler."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(each.read_text().split()[0]) for each in tasks) / 1e9
 
@@ -218,7 +212,7 @@ def _kb(refs: Mapping[str, Ref]) -> float:
 
 
 def row(device: Device, plain: Device) -> str:
-    """A method beside the plain one on the same model."""
+    """A method and the plain one on the same model."""
     done, visit, peak = device.done, device.work.visit, statistics.median(device.peaks)
     return (
         f"{device.case.name:24}{peak:9.1f}{peak - statistics.median(plain.peaks):+9.1f}{_kb(visit.vectors):9.1f}"
@@ -234,7 +228,7 @@ def _ratio(these: list[float], those: list[float]) -> float:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=["small", "wide"], default="small")
     parser.add_argument("--processes", type=int, default=5)

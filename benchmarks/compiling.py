@@ -1,9 +1,9 @@
-"""Processor time of compiling a model, beside the version before: each in a process of its own, in turns.
+"""Processor time of compiling a model, compared with the previous version: each in a separate process, in turns.
 
 python -m benchmarks.compiling --before DIR [--models mlp resnet8] [--turns 5]
 
 DIR is a checkout of the version to compare with (`git worktree add DIR COMMIT`); without it only this one is measured.
-Importing torch and the compiler is told apart, since it is the same for both; a coordinator pays for it too.
+The import of torch and the compiler is listed separately, because it is the same for both; a coordinator needs it, too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _ratio(medians: dict[str, tuple[float, ...]]) -> str:
 
 
 def _measured(folder: Path, model: str) -> tuple[float, float]:
-    """Seconds of the processor for the import and for compiling; a model that is refused ends the benchmark."""
+    """Return seconds of CPU time for the import and for compiling; a refused model ends the benchmark."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, model, str(SEED)],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""What int8 saves and what it costs: payload bytes of one visit on the wire, and accuracy over five seeds.
+"""Savings and cost of int8: payload bytes of one visit on the wire, and accuracy over five seeds.
 
 python -m benchmarks.compression [--seeds 5] [--rounds 10]
 """
@@ -19,7 +19,7 @@ import numpy as np
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from benchmarks.site import CLASSES, EDGE, FLEET, PATIENCE, CompiledModel, MeasuredSite
+from benchmarks.site import CLASSES, EDGE, FLEET, TIMEOUT, CompiledModel, MeasuredSite
 from coordinator.jobs.data import digits_split
 from fleet_sim.datasets.partition import dirichlet
 from fleet_sim.world.memory_fleet import MemoryFleet
@@ -40,7 +40,7 @@ DEVICES, ALPHA = 8, 0.5
 
 
 class Tap:
-    """Hears all that goes between the edge server and the device, and counts its payload bytes."""
+    """Receive all messages between the edge server and the device, and count their payload bytes."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.down = self.up = self.messages = 0
@@ -52,7 +52,7 @@ class Tap:
         client.on_message = lambda _client, _data, message: self._count(message.topic, len(message.payload))
         client.connect(settings.host, settings.effective_port)
         client.loop_start()
-        listens.wait(PATIENCE)
+        listens.wait(TIMEOUT)
 
     def _count(self, topic: str, size: int) -> None:
         if topic == topics.inbox(FLEET, DEVICE, EDGE.name):
@@ -64,7 +64,7 @@ class Tap:
         self.messages += 1
 
     def take(self) -> tuple[int, int, int]:
-        """What was counted since the last time, once all is quiet."""
+        """Return the count since the last call, once no more messages arrive."""
         before = -1
         while self.messages != before:
             before = self.messages
@@ -79,7 +79,7 @@ class Tap:
 
 
 def count_bytes(folder: Path) -> None:
-    """One visit in each encoding, after one that fetches the kit."""
+    """Run one visit in each encoding, after one that fetches the kit."""
     model = CompiledModel("cnn", SHAPE, hidden=256)
     draw = np.random.default_rng(1)
     x = draw.integers(0, 256, (SAMPLES, *SHAPE[1:]), np.uint8)
@@ -111,7 +111,7 @@ def count_bytes(folder: Path) -> None:
 
 
 def accuracies(folder: Path, seed: int, rounds: int) -> list[float]:
-    """The same job in both encodings on the same fleet: accuracy on the test set after the last round."""
+    """Run the same job in both encodings on the same fleet; print the accuracy on the test set after the last round."""
     x, y = digits_split(train=True)
     names = [f"device-{number}" for number in range(DEVICES)]
     for name, part in zip(names, dirichlet(y, DEVICES, ALPHA, seed), strict=True):

@@ -2,8 +2,8 @@
 
 python -m benchmarks.disk_writes [--visits 20] [--folder a folder on a disk; a tmpfs counts nothing]
 
-`write_bytes` of /proc/<pid>/io: pages that became dirty, whether or not the file was deleted before they left for the
-disk. The first visit also brings the kit, and is listed apart.
+`write_bytes` of /proc/<pid>/io: pages that became dirty, also if the file was deleted before they were written.
+The first visit includes the kit, and is listed separately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALLOWED = 256 << 10
 
 
 def written(pid: int) -> int:
-    """Bytes so far, with those of children that are gone: the kernel adds them to their parent's."""
+    """Return the bytes so far, including those of ended children, which the kernel adds to their parent."""
     total = 0
     for each in tree(pid):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -44,7 +44,7 @@ def written(pid: int) -> int:
 
 
 def settled(pid: int) -> int:
-    """The count once nothing more is written."""
+    """Return the count once no more bytes are written."""
     before = -1
     while (now := written(pid)) != before:
         before = now
@@ -55,7 +55,7 @@ def settled(pid: int) -> int:
 def measure(
     site: MeasuredSite, process: subprocess.Popen[bytes], model: CompiledModel, visits: int
 ) -> tuple[int, float]:
-    """Bytes of the first visit, and of each that follows."""
+    """Return the bytes of the first visit, and of each following one."""
     training = Training(epochs=1)
     start = settled(process.pid)
     site.lead(model, model.initial, ["one"], training=training)()
@@ -76,7 +76,7 @@ def main() -> None:
         model = CompiledModel(name, SHAPE, **options)
         size = model.initial.nbytes
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, MeasuredSite(Path(folder)) as site:
-            process = agent(site, 200)
+            process = agent(site)
             try:
                 first, each = measure(site, process, model, arguments.visits)
             finally:

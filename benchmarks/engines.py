@@ -1,12 +1,12 @@
-"""How many visits a second an engine trains, beside a plain torch loop in as many processes, without any framework.
+"""Visits per second of an engine, compared with a plain torch loop in as many processes, without a framework.
 
 cnn: CIFAR-10's shape, 1000 users of 50 samples, 50 of them a round, batch 10, one epoch, the CNN of pfl-research's
 benchmark. logistic: 784 numbers, 1000 devices of 60 samples, 10 of them a round, batch 10. The data is random.
 
 The last columns are milliseconds of processor time for a visit: of this process (with the mean), and of its workers.
 
-Both sides start a round from the same model, train its users and end with the mean of their models; they work in
-turns, so that both see the same machine. The ratio is the median over the turns.
+Both start a round from the same model, train its users and end with the mean of their models. They run in turns, so
+that the machine's load affects both. The ratio is the median over the turns.
 
 python -m benchmarks.engines [--workload cnn] [--engines pool serial torch batched] [--rounds 7] [--processes 2]
 """
@@ -25,12 +25,12 @@ import torch
 from benchmarks.rivals.plain_loop import PlainLoop
 from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WORKLOADS, data
 from coordinator.compiling import compile_kit
-from edge_agent.training.work import Train
+from edge_agent.training.messages import Train
 from fleet_sim.engines import Network, ProcessPoolEngine, SerialEngine, Shards
 from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.torch_graphs import TorchEngine
 from sojourn.model import vectors
-from sojourn.node.machine import Did
+from sojourn.node.machine import WorkDone
 from sojourn.parts import Sgd, Training
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Visit
@@ -50,7 +50,7 @@ PAUSE = 0.2
 
 
 class SimulatedUsers:
-    """Visits of a round at an engine, and their mean."""
+    """The visits of a round at an engine, and their mean."""
 
     def __init__(self, name: str, workload: Workload, processes: int, device: str = "cpu", together: int = 64) -> None:
         self._workload = workload
@@ -64,18 +64,18 @@ class SimulatedUsers:
         self._engine = _engine(name, workload, processes, device, together)
 
     def round(self, users: list[int]) -> None:
-        """Hand the model out, and take the mean of what comes back."""
+        """Send the model, and compute the mean of the results."""
         task = Task("train", Training(batch=BATCH, lr=RATE), Sgd(), "float32", 1)
         model = vectors.save(self._blobs, self.model, "float32", self._kit.model)
         futures = []
         for user in users:
             visit = Visit(VisitId("job", 0, user, 0, (0, 0)), self._ref, {"model": model}, task, user, 60.0)
             futures.append(self._engine.start(str(user), str(user), Train(visit, {}), self._blobs))
-        self.model = vectors.mean(map(self._vector, futures), [1.0] * len(users))
+        self.model = vectors.weighted_mean(map(self._vector, futures), [1.0] * len(users))
         self._blobs.sweep({self._ref.digest})
 
     def training(self) -> float:
-        """Seconds of processor time that the engine's training has taken so far."""
+        """Return the processor time of the engine's training so far, in seconds."""
         return self._engine.spent.training
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class SimulatedUsers:
 
     def _vector(self, future: Any) -> NDArray[np.float32]:
         outcome = future.result()
-        assert isinstance(outcome.event, Did), outcome.event
+        assert isinstance(outcome.event, WorkDone), outcome.event
         ref = outcome.event.outcome.vectors["model"]
         return vectors.decode(outcome.blobs[ref.digest], ref.encoding, self._kit.model)
 

@@ -1,9 +1,9 @@
-"""A hundred devices join: each makes its keys and asks at the door, one command accepts them all, each fetches its own.
+"""A hundred devices join: each creates keys and requests a certificate, one command accepts all, each fetches its own.
 
 python -m benchmarks.enrolment [--devices 100]
 
-The door is the real one, a process of its own, and every device is a folder with keys of its own; all of them ask from
-this process, some at a time, over TLS.
+The enrolment server is a real, separate process, and every device is a folder with its own keys. All requests come from
+this process, several at a time, over TLS.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from pathlib import Path
 
 from sojourn.brokers import fleet as folders
 from sojourn.errors import LinkError
-from sojourn.joining import asking
+from sojourn.joining import client
 from sojourn.joining.identity import NodeIdentity
-from sojourn.joining.token import Token, read_token
-from sojourn.joining.words import RequestNoted, Welcome
+from sojourn.joining.messages import RequestPending, Token, Welcome, read_token
 from tests.sojourn.brokers.guarded_broker import free_ports
 
 AT_ONCE = 8
@@ -33,11 +32,11 @@ def sojourn(*arguments: object) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def patiently(token: Token, folder: Path) -> RequestNoted | Welcome:
-    """Ask as a device does: again, when the door has too many callers."""
+def patiently(token: Token, folder: Path) -> RequestPending | Welcome:
+    """Send a request like a device: repeat it if the server has too many connections."""
     while True:
         try:
-            return asking.join(token, asking.authority_of(token), NodeIdentity(folder), "board", "benchmark")
+            return client.join(token, client.fetch_authority(token), NodeIdentity(folder), "board", "benchmark")
         except LinkError:
             time.sleep(0.2)
 
@@ -72,7 +71,7 @@ def main() -> None:
             door.wait()
         names = {answer.name for answer in answers if isinstance(answer, Welcome)}
         members = folders.read(fleet).named("device")
-    print(f"{sum(isinstance(each, RequestNoted) for each in asked)} asked in {waiting - begun:.1f} s")
+    print(f"{sum(isinstance(each, RequestPending) for each in asked)} asked in {waiting - begun:.1f} s")
     print(f"accepted with one command in {accepted - waiting:.1f} s")
     print(f"{len(names)} have their certificates, {done - accepted:.1f} s later; {len(members)} members")
     print(f"in all {done - begun:.1f} s (reach 60)")

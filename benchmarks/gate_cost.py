@@ -1,7 +1,7 @@
-"""What the gate costs an edge server at each hand-over: a check with 100 exemplars, and the same without.
+"""The cost of the gate for an edge server at each hop: a check with 100 exemplars, and without.
 
-The model goes from hop to hop, so that what one check has seen of a model serves the next. Times are the processor's,
-on one core: what else the machine does changes nothing.
+The model moves from hop to hop, so a check can reuse results of the previous one. Times are CPU times on one core,
+independent of other load.
 
 Run from the root: OMP_NUM_THREADS=1 python -m benchmarks.gate_cost [--hops 100]
 """
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.site import CLASSES, CompiledModel
-from hierarchy.edge.exemplar_view import ExemplarViews
 from hierarchy.edge.gate import Check, Passed, perform
 from sojourn.model import vectors
+from sojourn.model.exemplar_view import ExemplarViews
 from sojourn.model.exemplars import Exemplars
 from sojourn.parts import Gate, Sgd, TourBounds, Training
 from sojourn.protocol.envelope import pack_blob
@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 
 
 def seconds(model: CompiledModel, shape: tuple[int, ...], hops: int, *, look: bool) -> list[float]:
-    """How long each check of a tour takes; the first one makes graphs and exemplars ready."""
+    """Return the time of each check of a tour; the first one prepares graphs and exemplars."""
     blobs, views, draw = MemoryBlobs(), ExemplarViews(), generator(1, "gate")
     shown = Exemplars.of(
         draw.random((EXEMPLARS, *shape), np.float32), np.arange(EXEMPLARS, dtype=np.int64) % len(CLASSES)

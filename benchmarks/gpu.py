@@ -1,9 +1,9 @@
-"""Visits a second on a device of torch, beside the devices' own trainer on this machine's CPU: rows for gpu.md.
+"""Visits per second on a torch device, compared with the devices' trainer on this machine's CPU: rows for gpu.md.
 
-The workloads are those of benchmarks.engines (cnn, logistic), with as many visits in a round as are trained at once.
+The workloads are those of benchmarks.engines (cnn, logistic), with as many visits in a round as train at once.
 `pool` is the default engine with a process for each core; `torch` trains one visit after another; `batched N` trains N
-as one step of torch. All start from the same model and take turns; a figure is the median over the rounds. `apart` is
-the largest difference to the pool's model after the first round: rounding, or something is wrong.
+as one step of torch. All start from the same model and run in turns; a value is the median over the rounds. `apart`
+is the largest difference from the pool's model after the first round: rounding, or an error.
 
 python -m benchmarks.gpu [--device cuda] [--workloads cnn logistic] [--together 1 8 64] [--rounds 7]
 """
@@ -30,7 +30,7 @@ HEAD = "| model | engine | visits/s | / pool | peak MB | apart |\n|---|---|---|-
 
 
 def main() -> None:
-    """Print what this machine is, and the table."""
+    """Print the machine and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
@@ -53,7 +53,7 @@ def main() -> None:
 def _rows(name: str, workload: Workload, sides: dict[str, tuple[str, str, int]], rounds: int, cores: int) -> list[str]:
     fleets = {}
     for label, (engine, device, together) in sides.items():
-        torch.manual_seed(1)  # all begin with the same model
+        torch.manual_seed(1)  # all start with the same model
         fleets[label] = SimulatedUsers(engine, workload, cores, device, together)
     draw = np.random.default_rng(1)
     times: dict[str, list[float]] = {label: [] for label in fleets}

@@ -1,8 +1,8 @@
-"""How long the model is between two devices: from the result in the edge's journal to the first step of the next visit.
+"""The time of a hand-over: from the result in the edge server's journal to the first step of the next visit.
 
 python -m benchmarks.handover [--hops 20] [--turns 3]
 
-Each model goes with and without a mandate that the devices demand and check, in turns.
+Each model runs with and without a mandate that the devices require and verify, in turns.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from benchmarks.site import CLASSES, FLEET, PATIENCE, CompiledModel, MeasuredSite
+from benchmarks.site import CLASSES, FLEET, TIMEOUT, CompiledModel, MeasuredSite
 from edge_agent.agent import Agent
 from edge_agent.mandates import Mandates
 from edge_agent.training.objectives import NAMES
@@ -32,10 +31,10 @@ from hierarchy.edge.records import VisitKept
 from sojourn.data.source import DataSettings
 from sojourn.links.mqtt import MqttLink
 from sojourn.node.driver import Driver
-from sojourn.node.machine import Doing
+from sojourn.node.machine import WorkProgress
 from sojourn.node.node import Node
 from sojourn.parts import Sgd, Training
-from sojourn.protocol.mandate import Mandate, sign_mandate
+from sojourn.protocol.mandates import Mandate, sign_mandate
 from sojourn.protocol.signing import Signer
 from sojourn.protocol.wire import Offer, Task
 from sojourn.store.blobs import ref_of
@@ -46,20 +45,20 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from sojourn.links.settings import BrokerSettings
-    from sojourn.protocol.mandate import SignedMandate
+    from sojourn.protocol.mandates import SignedMandate
 
 SAMPLES, EPOCHS = 400, 10
 TRIPS = 200
 
 
 class Watched(TrainingProcess):
-    """A training process that tells when training begins: the worker says so before its first step."""
+    """A training process that reports the start of training, before its first step."""
 
     began: Callable[[], object]
 
     def start(self, key: str, work: Any, report: Callable[[Any], None]) -> None:
         def watch(event: Any) -> None:
-            if isinstance(event, Doing) and event.step == 0:
+            if isinstance(event, WorkProgress) and event.step == 0:
                 self.began()
             report(event)
 
@@ -67,7 +66,7 @@ class Watched(TrainingProcess):
 
 
 def device(settings: BrokerSettings, folder: Path, name: str, pipe: Connection, key: str) -> None:
-    """A device, in a process of its own; it says at what time each visit's training began. With a key it demands it."""
+    """Run a device in a separate process that reports the start of each training. With a key it requires mandates."""
     offer = Offer("", "", "", 1, 0, NAMES, "")
     store = FolderStore(folder / name)
     training = Watched(folder / name / "blobs", DataSettings(path=str(folder / "data.npz")))
@@ -80,7 +79,7 @@ def device(settings: BrokerSettings, folder: Path, name: str, pipe: Connection, 
 
 
 def echo(settings: BrokerSettings, pipe: Connection) -> None:
-    """Sends back what comes, with nothing but paho, until it is asked to stop."""
+    """Return each message, with plain paho, until it is stopped."""
     client = raw_client(settings, "echo", lambda client, payload: client.publish("raw/here", payload, 1))
     pipe.send("ready")
     pipe.recv()
@@ -93,17 +92,17 @@ def raw_client(settings: BrokerSettings, name: str, took: Callable[[Client, byte
     client = Client(CallbackAPIVersion.VERSION2, client_id=f"raw-{name}", protocol=MQTTProtocolVersion.MQTTv5)
     client.on_connect = lambda *_: client.subscribe(f"raw/{name}", 1) and None
     client.on_subscribe = lambda *_: up.set()
-    # As our own link does it; with Nagle's algorithm two trips take 40 ms and any hand-over looks good.
+    # As our link does; with Nagle's algorithm two trips take 40 ms, which would hide the cost of a hand-over.
     client.on_socket_open = lambda _client, _data, opened: opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.on_message = lambda _client, _data, message: took(client, message.payload)
     client.connect(settings.host, settings.effective_port)
     client.loop_start()
-    up.wait(PATIENCE)
+    up.wait(TIMEOUT)
     return client
 
 
 def two_trips(settings: BrokerSettings, size: int) -> float:
-    """Median seconds of one way there and one way back, with nothing but paho."""
+    """Return the median seconds of one message in each direction, with plain paho."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=echo, args=(settings, theirs))
     process.start()
@@ -115,7 +114,7 @@ def two_trips(settings: BrokerSettings, size: int) -> float:
         back.clear()
         begun = time.monotonic()
         client.publish("raw/echo", payload, 1)
-        back.wait(PATIENCE)
+        back.wait(TIMEOUT)
         times.append(time.monotonic() - begun)
     ours.send("stop")
     client.disconnect()
@@ -125,7 +124,7 @@ def two_trips(settings: BrokerSettings, size: int) -> float:
 
 
 def mandate_for(model: CompiledModel, training: Training) -> tuple[SignedMandate, str]:
-    """A mandate for these tours, and the public key that devices trust."""
+    """Return a mandate for these tours, and the public key that devices trust."""
     signer, now = Signer(Ed25519PrivateKey.generate()), time.time()
     mandate = Mandate(
         fleet=FLEET, job="benchmark", serial=1, operator="ann", issued=now, ends=now + 86_400.0,
@@ -137,9 +136,9 @@ def mandate_for(model: CompiledModel, training: Training) -> tuple[SignedMandate
 
 
 def handovers(folder: Path, model: CompiledModel, hops: int, *, signed: bool) -> tuple[list[float], float]:
-    """Seconds of every hand-over of a tour back and forth between two devices, and of two raw trips."""
+    """Return the seconds of every hand-over of a tour between two devices, and of two raw trips."""
     training = Training(epochs=EPOCHS)
-    mandate, key = mandate_for(model, training) if signed else (msgspec.UNSET, "")
+    mandate, key = mandate_for(model, training) if signed else (None, "")
     kept: list[float] = []
     with MeasuredSite(folder, lambda record: isinstance(record, VisitKept) and kept.append(time.monotonic())) as site:
         names, pipes, processes = ["one", "two"], [], []
@@ -166,7 +165,7 @@ def handovers(folder: Path, model: CompiledModel, hops: int, *, signed: bool) ->
             pipe.send("stop")
         for process in processes:
             process.join()
-    # The first visit follows no other, and the last result is handed to nobody.
+    # The first visit follows no other, and the last result has no next device.
     return [began - stored for began, stored in zip(times[1:], kept[:-1], strict=True)], statistics.mean(raw)
 
 
@@ -178,7 +177,7 @@ def drained(pipe: Connection) -> list[float]:
 
 
 def measured(model: CompiledModel, hops: int, *, signed: bool) -> tuple[list[float], float]:
-    """The same in a folder of its own, in milliseconds."""
+    """Run it in a separate folder, in milliseconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         draw = np.random.default_rng(1)

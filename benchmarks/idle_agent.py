@@ -1,11 +1,11 @@
-"""An agent that waits for work, with the unit's command and environment: its memory and its processor time.
+"""Memory and processor time of an idle agent, with the unit's command and environment.
 
 python -m benchmarks.idle_agent [--minutes 10] [--mandate] [--metrics]
 
-It is connected to a Mosquitto with an edge server on it, has limits to look at, trusts a release key and serves a
-release, so that all its parts are there; it has done one visit. With --mandate it has operators' keys, and the visit
-was of a job that was signed. With --metrics it has a port for Prometheus, and is scraped every 15 seconds. Processor
-time is that of the process and all it started, from /proc.
+It is connected to a Mosquitto with an edge server, has limits to check, trusts a release key and serves a release, so
+all its parts are active; it has done one visit. With --mandate it has operators' keys, and the visit was of a signed
+job. With --metrics it has a port for Prometheus, which is scraped every 15 seconds. Processor time is that of the
+process and its children, from /proc.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.agent_memory import PROC, sample, tree
-from coordinator.console.signing import give, prepared
+from coordinator.console.signing import Terms, give, prepared
 from coordinator.jobs.data import digits_split
 from coordinator.releases.orders import orders_for
-from coordinator.rounds.mandate_terms import Terms
 from sojourn.protocol.release import HealthRules
 from sojourn.protocol.signing import Signer
 from tests.live.live_fleet import FLEET, LiveFleet
@@ -42,7 +41,7 @@ JOB = 'name = "one"\nrounds = 1\nstrategy = "fedavg"\ndata.test = "digits"\n'
 
 
 def unit() -> tuple[list[str], dict[str, str]]:
-    """The words after the program in the unit's command, and what it adds to the environment."""
+    """Return the arguments of the unit's command, and its environment variables."""
     lines = [line.partition("=") for line in UNIT.read_text().splitlines() if "=" in line and line[0] != "#"]
     command = next(shlex.split(value) for key, _, value in lines if key == "ExecStart")
     added = [value.partition("=") for key, _, value in lines if key == "Environment"]
@@ -50,7 +49,7 @@ def unit() -> tuple[list[str], dict[str, str]]:
 
 
 def processor_seconds(pids: list[int]) -> float:
-    """What these processes have used so far, and their children that ended."""
+    """Return the time used so far by these processes and their ended children."""
     used = 0
     for pid in pids:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -59,7 +58,7 @@ def processor_seconds(pids: list[int]) -> float:
 
 
 def start(folder: Path, fleet: LiveFleet, key: Path, *, mandate: bool, port: int) -> subprocess.Popen[bytes]:
-    """The agent as systemd starts it; with operators' keys, if it is to have mandates."""
+    """Start the agent like systemd; with operators' keys, if mandates are requested."""
     x, y = digits_split(train=True)
     np.savez(folder / "data.npz", x=x, y=y)
     file = folder / "agent.toml"
@@ -88,12 +87,12 @@ def main() -> None:
         key = folder / "release.pub"
         flags = ("--mandate-keys", str(key)) if asked.mandate else ()
         fleet = LiveFleet(folder, {"edge-1": ["one"]}, own_brokers=False, cloud_flags=flags)
-        fleet.kill("one")  # the broker knows its name; the agent that is measured is the unit's own
+        fleet.kill("one")  # the broker knows its name; the measured agent is the unit's
         port = free_ports(1)[0] if asked.metrics else 0
         process = start(folder, fleet, key, mandate=asked.mandate, port=port)
         try:
             with fleet.operator() as operator:
-                operator.jobs(patience=60)
+                operator.jobs(timeout=60)
                 operator.submit(JOB)
                 if asked.mandate:
                     give(operator, prepared(operator, "one", JOB, Terms("ann"), lambda _step: None), signer)

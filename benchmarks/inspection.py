@@ -1,10 +1,9 @@
-"""What it costs to look at a graph before onnxruntime sees it: time, and memory as a multiple of the graph's size.
+"""The cost of inspecting a graph before onnxruntime loads it: time, and memory as a multiple of the graph's size.
 
-Three graphs of about ten megabytes: weights in few nodes, as releases are; as many nodes as the fields that are read
-allow, each with a long description; and one whose weights are written number by number in a packed list. Each is looked
-at in a process of its own, with nothing remembered. Seconds are on the clock; `processor` is what this process had of
-it, which is the figure on a machine with other work. Its memory is the growth of the process's peak from before the
-file was read: the file itself counts once.
+Three graphs of about ten megabytes: weights in few nodes, like releases; the maximum number of nodes, each with a long
+description; and weights number by number in a packed list. Each is inspected in a separate process, without a cache.
+Seconds are wall time; `processor` is CPU time, the relevant value on a busy machine. The memory is the growth of the
+process's peak since before the file was read: the file itself counts once.
 
 python -m benchmarks.inspection [--megabytes 10] [--times 5]
 """
@@ -26,7 +25,7 @@ CASES = ("weights", "nodes", "packed")
 LOOK = """
 import sys, time
 from pathlib import Path
-from edge_agent.limits.readings import peak_resident
+from edge_agent.machine_readings import peak_resident
 from sojourn.model.inspection import inspected
 before = peak_resident()
 data = Path(sys.argv[1]).read_bytes()
@@ -57,14 +56,14 @@ def main() -> None:
 
 
 def look(path: Path) -> tuple[float, float, float]:
-    """Seconds on the clock and of the processor, and memory as a multiple of the file, in a new process."""
+    """Return wall and CPU seconds, and memory as a multiple of the file, in a new process."""
     done = subprocess.run([sys.executable, "-c", LOOK, str(path)], capture_output=True, text=True, check=True)
     seconds, processor, memory = map(float, done.stdout.split())
     return seconds, processor, memory
 
 
 def made(case: str, size: int, path: Path) -> int:
-    """Write a graph of this many bytes; returns how many nodes it has."""
+    """Write a graph of this many bytes and return its number of nodes."""
     count = {"weights": 100, "nodes": 20_000, "packed": 10}[case]
     each = size // count
     nodes, fixed = [], []

@@ -1,10 +1,10 @@
-"""Memory of an agent that waits: one that has joined with keys of its own beside one with a bundle, both over TLS.
+"""Memory of an idle agent that enrolled with its own keys, compared with one with a bundle, both over TLS.
 
 python -m benchmarks.joined_agent [--seconds 60]
 
-Both trust the fleet's release key, as a bundle and a token bring it along, and run with the unit's command and
-environment, on one Mosquitto with certificates. The one that joined signs, and has looked at the door (a process that
-has ended by then). PSS is of the agent's own process, while both run.
+Both trust the fleet's release key, which a bundle and a token include, and run with the unit's command and environment,
+on one Mosquitto with certificates. The enrolled one signs, and has checked its renewal (in a process that has ended by
+then). PSS is of the agent's process only, while both run.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import numpy as np
 from benchmarks.agent_memory import sample
 from benchmarks.idle_agent import unit
 from coordinator.admin.credentials import agent_bundle
-from edge_agent.joining.join import write_settings
+from edge_agent.joining import write_settings
 from sojourn.brokers import fleet as folders
 from sojourn.joining.identity import Membership, NodeIdentity
-from sojourn.joining.words import Welcome
+from sojourn.joining.messages import Welcome
 from tests.sojourn.brokers.guarded_broker import GuardedBroker
 from tests.sojourn.joining.open_door import ask, open_door
 
@@ -40,7 +40,7 @@ SETTLE = 20.0
 
 
 def bundled(folder: Path, broker: GuardedBroker) -> Path:
-    """A device with a bundle; returns its settings."""
+    """Create a device with a bundle and return its settings."""
     fleet, secret = folders.admit(broker.folder, "bundled", "device", "certificate")
     (folder / "bundled").mkdir()
     for name, data in agent_bundle(broker.folder, fleet, "bundled", secret, str(folder / "data.npz")).items():
@@ -49,7 +49,7 @@ def bundled(folder: Path, broker: GuardedBroker) -> Path:
 
 
 def joined(folder: Path, door: OpenDoor) -> Path:
-    """A device that has joined; returns its settings."""
+    """Create an enrolled device and return its settings."""
     token, identity = door.invite(name="joined", authorised=True), NodeIdentity(folder / "joined" / "identity")
     welcome = ask(token, identity.folder, "joined")
     if not isinstance(welcome, Welcome):

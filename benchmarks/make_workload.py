@@ -1,8 +1,8 @@
-"""Makes sojourn/model/workload.kit: the kit with which `sojourn agent profile` measures a machine.
+"""Create sojourn/model/workload.kit: the kit with which `sojourn agent profile` measures a machine.
 
 python -m benchmarks.make_workload
 
-Another kit is another yardstick: profiles that were measured with the old one cannot be compared with new ones.
+Profiles from an old kit cannot be compared with those from a new one.
 """
 
 from __future__ import annotations

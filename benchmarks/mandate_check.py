@@ -1,9 +1,9 @@
-"""What a mandate costs a device: processor time of taking a visit with one and without, and bytes of the packet.
+"""The cost of a mandate for a device: processor time of a visit with and without one, and bytes of the packet.
 
 python -m benchmarks.mandate_check [--visits 2000]
 
-The machine of an agent takes visits, in turns with and without operators' keys; nothing is trained. Processor time is
-this process's own, so that other work on the machine matters little.
+An agent's state machine receives visits, in turns with and without operators' keys, without training. Processor time is
+that of this process, so other load hardly matters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.agent import Agent
@@ -21,7 +20,7 @@ from edge_agent.mandates import Mandates
 from sojourn.node.machine import Received
 from sojourn.parts import Sgd, Training
 from sojourn.protocol.envelope import Packet, pack, unpack
-from sojourn.protocol.mandate import Mandate, sign_mandate
+from sojourn.protocol.mandates import Mandate, sign_mandate
 from sojourn.protocol.messages import Cancel, Visit
 from sojourn.protocol.signing import Signer
 from sojourn.protocol.topics import Address
@@ -29,7 +28,7 @@ from sojourn.protocol.wire import Epoch, Offer, Task, VisitId
 from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:
-    from sojourn.protocol.mandate import SignedMandate
+    from sojourn.protocol.mandates import SignedMandate
 
 EDGE, DEVICE, EPOCH = Address("edge", "hall"), Address("device", "pi-1"), Epoch(1, bytes(8))
 TASK = Task("train", Training(), Sgd(), "float32", 1)
@@ -38,7 +37,7 @@ TURNS = 10
 
 
 def signed(signer: Signer) -> SignedMandate:
-    """A mandate as a job of ten classes has it."""
+    """Return a mandate like that of a job with ten classes."""
     now = time.time()
     mandate = Mandate(
         fleet="fleet", job="job", serial=1, operator="ann", issued=now, ends=now + 86_400.0, kit=KIT.digest,
@@ -48,8 +47,8 @@ def signed(signer: Signer) -> SignedMandate:
     return sign_mandate(mandate, signer)
 
 
-def taken(mandate: SignedMandate | msgspec.UnsetType, keys: dict[str, str], visits: int) -> tuple[list[float], int]:
-    """Microseconds of each visit that a new agent unpacks and takes, and the bytes of one packet."""
+def taken(mandate: SignedMandate | None, keys: dict[str, str], visits: int) -> tuple[list[float], int]:
+    """Return the microseconds of each visit that a new agent unpacks and starts, and the bytes of one packet."""
     agent = Agent("pi-1", Offer("", "", "", 1, 0, ("sgd",), ""), mandates=Mandates("fleet", keys))
     found, size = [], 0
     for number in range(visits):
@@ -75,7 +74,7 @@ def main() -> None:
     first: list[float] = []
     sizes = {}
     for _ in range(TURNS):
-        plain, sizes["without"] = taken(msgspec.UNSET, {}, asked.visits // TURNS)
+        plain, sizes["without"] = taken(None, {}, asked.visits // TURNS)
         guarded, sizes["with"] = taken(mandate, keys, asked.visits // TURNS)
         without += plain
         first.append(guarded[0])

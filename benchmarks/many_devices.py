@@ -1,9 +1,9 @@
-"""What a large fleet costs in a simulation: its start, a round of 1,000 visits, and memory, beside a fleet of 1,000.
+"""The cost of a large fleet in a simulation: its start, a round of 1,000 visits, and memory, relative to 1,000 devices.
 
 Run from the root: python -m benchmarks.many_devices [devices ...] [--visits 1000] [--rounds 4] [--strategy visit]. Each
-fleet is simulated in a process of its own, digits and logistic regression, trained in that process. Times are CPU
-seconds, so that others may work beside it; a round is the mean of all but the first. `estimating` is what VISIT needs
-to know all devices, and is not of the start: that ends when the first visit departs.
+fleet is simulated in a separate process, with digits and logistic regression, trained in that process. Times are CPU
+seconds, independent of other load; a round is the mean of all except the first. `estimating` is VISIT's estimation of
+all devices and does not count as start, which ends when the first visit is sent.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def settings(strategy: str, devices: int, visits: int, rounds: int) -> dict[str,
 
 
 def memory() -> float:
-    """The most that this process ever had, in MB."""
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def simulated(strategy: str, devices: int, visits: int, rounds: int) -> dict[str, float]:
-    """CPU seconds of each phase, and MB."""
+    """Return Return CPU seconds of each phase, and MB."""
     before, first, ends = memory(), dict[str, float](), dict[int, float]()
     with tempfile.TemporaryDirectory() as folder:
         running = SimulationRun(

@@ -1,13 +1,13 @@
-"""What metrics cost: the coordinator's work on a round with a scrape every second, and a scrape of a large fleet.
+"""The cost of metrics: the coordinator's work on a round with a scrape every second, and a scrape of a large fleet.
 
 python -m benchmarks.metrics_cost [--turns 10] [--devices 5000]
 
-A round: the processor time of a coordinator for a round of FedAvg with four devices, as a process beside an edge server
-and the devices on a real Mosquitto, from a job's submission to its end; one with a port that is scraped every second,
-and one without. Turn by turn, so that whatever else runs meets both.
-A scrape: of a coordinator in this process whose site has so many devices, a job and a rollout to all of them: how long
-the node's thread is held for it (after nothing has changed, and after every device has), how long the whole takes over
-HTTP, and how many series and bytes it is.
+A round: the processor time of a coordinator for a round of FedAvg with four devices, as a process next to an edge
+server and the devices on a real Mosquitto, from a job's submission to its end; one with a port that is scraped every
+second, and one without, in turns, so that other load affects both.
+A scrape: of a coordinator in this process with N devices, a job and a rollout to all of them: the time on the node's
+thread (without changes, and after a change of every device), the total time over HTTP, and the number of series and
+bytes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.idle_agent import processor_seconds
-from sojourn.metrics.node_figures import NodeFigures
-from sojourn.metrics.reading import Reading
-from sojourn.metrics.serving import metrics_served
+from sojourn.metrics.catalogue import Reading
+from sojourn.metrics.serving import NodeMetrics, metrics_served
 from sojourn.node.driver import Driver
 from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers
-from sojourn.protocol.messages import Submit
+from sojourn.protocol.operator_messages import Submit
 from sojourn.store.journal import MemoryStore
 from tests.coordinator.machine.cloud_bench import OPERATOR, text
 from tests.coordinator.machine.rollout_bench import RolloutBench
@@ -44,7 +43,7 @@ ROUNDS, EVERY = 20, 1.0
 
 
 class Scraper:
-    """Asks for a page every second, as Prometheus does."""
+    """Request the page every second, like Prometheus."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -70,7 +69,7 @@ def scrape(port: int) -> bytes:
 
 
 class PlainFleet(LiveFleet):
-    """Four devices, an edge server and a coordinator as real processes; the coordinator has a port, if told."""
+    """Four devices, an edge server and a coordinator as real processes; the coordinator optionally has a port."""
 
     def __init__(self, folder: Path, *, port: int | None) -> None:
         folder.mkdir()
@@ -79,12 +78,12 @@ class PlainFleet(LiveFleet):
         super().__init__(folder, {"edge-1": devices}, own_brokers=False, cloud_flags=flags)
 
     def processor(self) -> float:
-        """Seconds that the coordinator has used so far."""
+        """Return the coordinator's CPU seconds so far."""
         return processor_seconds([self.processes["cloud"].pid])
 
 
 def rounds(folder: Path, turns: int) -> tuple[dict[str, list[float]], int]:
-    """Milliseconds of the coordinator's processor time for a round, in each turn; and how many scrapes there were."""
+    """Return milliseconds of the coordinator's processor time for a round, in each turn, and the number of scrapes."""
     found: dict[str, list[float]] = {"scraped": [], "without": []}
     (port,), scrapes = free_ports(1), 0
     fleets = {what: PlainFleet(folder / what, port=port if what == "scraped" else None) for what in found}
@@ -112,16 +111,16 @@ def rounds(folder: Path, turns: int) -> tuple[dict[str, list[float]], int]:
 
 
 class LargeBench(RolloutBench):
-    """A coordinator with many devices; no twin is compared, since that would take longer than all the rest."""
+    """A coordinator with many devices, without the slow comparison with a twin."""
 
     def replayed(self, cut: int = 0) -> Coordinator:  # noqa: ARG002  # the signature is the bench's
         return self.cloud
 
 
 def large(devices: int) -> LargeBench:
-    """A coordinator whose devices are all here, are asked by a job, and have half answered a rollout."""
+    """Return a coordinator with all devices online, selected by a job, and half of them in a rollout."""
     bench = LargeBench([f"device-{number:05}" for number in range(devices)])
-    bench.hear(OPERATOR, Submit("t", text("job")))
+    bench.receive(OPERATOR, Submit("t", text("job")))
     bench.compile()
     bench.plan()
     bench.begin(stages=(1.0,))
@@ -131,8 +130,8 @@ def large(devices: int) -> LargeBench:
 
 
 def held(bench: LargeBench, times: int = 20) -> tuple[float, float]:
-    """Milliseconds that the node's thread is held for the figures: as they were, and after every device has changed."""
-    figures, same, changed = bench.cloud.figures(), [], []
+    """Return milliseconds on the node's thread to read the metrics: unchanged, and after all devices have changed."""
+    metrics, same, changed = bench.cloud.metrics(), [], []
     now = time.time()
     for turn in range(times):
         bench.cloud.sites._forget()  # noqa: SLF001  # as if a roster had come
@@ -141,26 +140,26 @@ def held(bench: LargeBench, times: int = 20) -> tuple[float, float]:
         for found in (changed, same):
             begun = time.perf_counter()
             reading = Reading()
-            for each in figures:
+            for each in metrics:
                 each.read(reading, now + turn)
             found.append(1e3 * (time.perf_counter() - begun))
     return statistics.median(same), statistics.median(changed)
 
 
 def served(bench: LargeBench, folder: Path, times: int = 20) -> tuple[float, float, int, int]:
-    """Milliseconds of a scrape over HTTP, of them of processor time (the asker's too), its series and its bytes."""
+    """Return milliseconds of a scrape over HTTP, its processor time (with the client's), its series and its bytes."""
     link = SilentLink()
     node = Node("f", bench.cloud, MemoryStore(), {"edge": link, "cloud": link}, InlineWorkers(lambda _: None))
     driver, (port,), taken, used = Driver(node), free_ports(1), list[float](), list[float]()
-    # It neither starts nor gets on: what it is asked for is all that happens on its thread.
+    # It does not run jobs: only the requests run on its thread.
     for name in ("start", "tick", "close", "will", "wake_at"):
         setattr(node, name, lambda *_how: None)
-    sources = NodeFigures(driver, lambda: bench.cloud.unanswered), *bench.cloud.figures()
+    sources = NodeMetrics(driver, lambda: bench.cloud.unanswered), *bench.cloud.metrics()
     with metrics_served(port, driver, sources, folder, {}):
         running = threading.Thread(target=driver.run)
         running.start()
         for _ in range(times):
-            time.sleep(0.3)  # what was told a moment ago would be told again
+            time.sleep(0.3)  # avoids the cached reply
             begun, before = time.perf_counter(), time.process_time()
             page = scrape(port)
             taken.append(1e3 * (time.perf_counter() - begun))

@@ -1,4 +1,4 @@
-"""Models that stay on devices: what a visit costs, and how good they are on digits by seed.
+"""Models that stay on devices: the cost of a visit, and their accuracy on digits by seed.
 
 python -m benchmarks.own_models visits [--turns 10]
 python -m benchmarks.own_models seeds [--seeds 5] [--trips 15]
@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from coordinator.compiling import compile_kit
+from edge_agent.training.messages import Train, Trained
 from edge_agent.training.trainer import Trainer
-from edge_agent.training.work import Train, Trained
 from fleet_sim.run import simulate
 from sojourn.data.source import DataSettings
 from sojourn.model.vectors import save
@@ -105,8 +105,8 @@ def visits(turns: int) -> None:
             peak = tracemalloc.get_traced_memory()[1] / size
             tracemalloc.stop()
             middle, plain = statistics.median(took[name]), statistics.median(took["sgd"])
-            told = f"{1000 * middle:7.1f} ms, {middle / plain:.2f} of sgd, {peak:.1f} P in numpy at most"
-            print(f"{name:32} {told}, {kept:,} bytes kept")
+            reported = f"{1000 * middle:7.1f} ms, {middle / plain:.2f} of sgd, {peak:.1f} P in numpy at most"
+            print(f"{name:32} {reported}, {kept:,} bytes kept")
         print(f"load {os.getloadavg()[0]:.1f}")
 
 
@@ -115,7 +115,7 @@ def seeds(count: int, trips: int) -> None:
         for name, text in JOBS.items():
             job = f"seed = {seed}\n{text.format(trips=trips, rounds=trips + 2)}{FLEET}"
             with tempfile.TemporaryDirectory(prefix="sojourn-own-") as folder:
-                found = simulate(job, Path(folder) / "out").figures
+                found = simulate(job, Path(folder) / "out").metrics
             words = [f"{key} {found[key]:.4f}" for key in ("accuracy", "own_accuracy", "own_accuracy_spread")]
             print(f"seed {seed} {name}: {', '.join(words)}", flush=True)
 

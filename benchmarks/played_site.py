@@ -1,4 +1,4 @@
-"""A site of thousands of devices that are only played: real messages to a real coordinator, and nobody trains."""
+"""A site with thousands of simulated devices: real messages to a real coordinator, without training."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Self
 from benchmarks.bare_machine import BareMachine
 from sojourn.links.mqtt import MqttLink
 from sojourn.node.driver import Driver
-from sojourn.node.machine import Keep, Received, Send
+from sojourn.node.machine import Received, Send, StoreBlob
 from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers
-from sojourn.protocol.abilities import ABILITIES, OF_MODELS
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Roster, RosterAsk, Tour, Toured, TourProgress
+from sojourn.protocol.task import ABILITIES, OF_MODELS
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Member, Offer, VisitReport
 from sojourn.store.blobs import ref_of
@@ -32,7 +32,7 @@ SAMPLES, SECONDS = 60, 1.5
 
 
 class PlayedSite(BareMachine):
-    """Says that it has these devices, and that each visit went well; every tenth one declines."""
+    """An edge server that reports these devices and successful visits; every tenth device declines."""
 
     def __init__(self, name: str, devices: int) -> None:
         super().__init__(Address("edge", name), CLOUD)
@@ -45,7 +45,7 @@ class PlayedSite(BareMachine):
                 data = pack_blob(self._members)
                 ref = ref_of(data)
                 self._live.add(ref.digest)
-                return [Keep(ref.digest, data), Send(CLOUD, Roster(1, ref, OF_MODELS))]
+                return [StoreBlob(ref.digest, data), Send(CLOUD, Roster(1, ref, OF_MODELS))]
             case Received(message=Tour() as tour):
                 return self._tour(tour)
         return []
@@ -55,20 +55,22 @@ class PlayedSite(BareMachine):
         reports = []
         for hop, device in enumerate(tour.hops):
             effects.append(Send(CLOUD, TourProgress(tour.id, hop, len(tour.hops), device, 1, 2, 0, 0)))
-            ill = int(device.partition("-")[2]) % 10 == 0
-            status, reason = ("declined", "hot: 81 °C; works again below 70 °C") if ill else ("done", "")
-            figures = {} if ill else {"loss": 0.5, "steps": 2.0}
-            reports.append(VisitReport(device, hop, status, reason, 0 if ill else SAMPLES, 0.0, figures, None, SECONDS))
+            unhealthy = int(device.partition("-")[2]) % 10 == 0
+            status, reason = ("declined", "hot: 81 °C; works again below 70 °C") if unhealthy else ("done", "")
+            metrics = {} if unhealthy else {"loss": 0.5, "steps": 2.0}
+            reports.append(
+                VisitReport(device, hop, status, reason, 0 if unhealthy else SAMPLES, 0.0, metrics, None, SECONDS)
+            )
         data = pack_blob(reports)
         ref = ref_of(data)
         self._live.add(ref.digest)
         done = SAMPLES * sum(it.status == "done" for it in reports)
         toured = Toured(tour.id, {"model": tour.vectors["model"]}, done, ref, 10_000)
-        return [*effects, Keep(ref.digest, data), Send(CLOUD, toured)]
+        return [*effects, StoreBlob(ref.digest, data), Send(CLOUD, toured)]
 
 
 class RunningSite:
-    """A played site on a thread of this process."""
+    """A simulated site on a thread of this process."""
 
     def __init__(self, broker: BrokerSettings, fleet: str, name: str, devices: int, folder: Path) -> None:
         store = FolderStore(folder)

@@ -1,4 +1,4 @@
-"""What a simulation predicts beside what a real fleet does: the same job, eight agents over Mosquitto.
+"""The prediction of a simulation compared with a real fleet: the same job, eight agents over Mosquitto.
 
 python -m benchmarks.predicted [--strategy visit] [--encoding float32] [--rounds 5] [--epochs 2] [--profile FILE]
 """
@@ -18,17 +18,16 @@ import msgpack
 import numpy as np
 
 from edge_agent.setup import profiling
+from fleet_sim.board_profiles import find_profile
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
-from fleet_sim.demo.fleet import Demo
-from fleet_sim.demo.job import demo_job
-from fleet_sim.profiles.lookup import find_profile
+from fleet_sim.demo.fleet import Demo, demo_job
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from fleet_sim.world.memory_fleet import FLEET
 from sojourn.links.memory import MemoryLink
 from sojourn.model.workload import speed
-from sojourn.toml import dumps
+from sojourn.settings import dumps
 from tests.live.live_fleet import LiveFleet
 from tests.live.witness import OPERATOR
 
@@ -45,7 +44,7 @@ EVERYTHING = [f"sojourn/1/{FLEET}/+/+/in/+", f"sojourn/1/{FLEET}/+/+/state"]
 
 
 @dataclass
-class Heard:
+class Received:
     """Payload bytes and messages by kind."""
 
     sizes: Counter[str] = field(default_factory=Counter)
@@ -67,15 +66,15 @@ class Heard:
 
 @dataclass(frozen=True)
 class JobTrace:
-    """How the job went: its rounds, which messages were sent, and the brokers' count."""
+    """The course of a job: its rounds, its messages, and the brokers' count."""
 
     rounds: list[RoundReport]
-    heard: Heard
+    received: Received
     total: int
 
 
 def simulation_of(strategy: str, encoding: str, rounds: int, epochs: int, profile: str) -> Simulation:
-    """The demo's job, for a model that does not fit into one message."""
+    """Return the demo's job, for a model that does not fit into one message."""
     demo = Demo(
         devices=DEVICES,
         edges=SITES,
@@ -89,51 +88,51 @@ def simulation_of(strategy: str, encoding: str, rounds: int, epochs: int, profil
     job = {**demo_job(JOB, demo), "encoding": encoding, "model": {"name": "mlp", "options": {"hidden": HIDDEN}}}
     job["training"] = {**job["training"], "epochs": epochs}
     del job["data"]
-    fleet = {"data": "digits", "devices": DEVICES, "sites": SITES, "engine": "serial", "profile": profile}
+    fleet = {"data": "digits", "devices": DEVICES, "sites": SITES, "engine": "serial", "board": profile}
     return read_simulation(dumps({**job, "simulation": fleet, "split": {"alpha": ALPHA}}), "the benchmark")
 
 
 def simulated(simulation: Simulation, folder: Path) -> JobTrace:
-    heard = Heard()
+    received = Received()
     running = SimulationRun(simulation, folder)
     try:
         for broker in running.fleet.brokers.values():
-            heard.listen(broker)
+            received.listen(broker)
         *_, course = running.courses()
     finally:
         running.close()
-    return JobTrace(list(course.history), heard, running.fleet.traffic)
+    return JobTrace(list(course.history), received, running.fleet.traffic)
 
 
 def lived(simulation: Simulation, folder: Path, test: Path) -> JobTrace:
-    """The same job on a fleet of processes whose devices have the same samples."""
+    """Run the same job on a fleet of processes whose devices have the same samples."""
     samples, data = load(simulation.fleet.data), {}
     parts = split(simulation.split, samples, DEVICES, simulation.read().seed)
     for name, part in zip(simulation.fleet.names, parts, strict=True):
         data[name] = str(folder / f"{name}.npz")
         np.savez(data[name], x=samples.x_train[part], y=samples.y_train[part])
-    sites = {site: list(devices) for site, devices in simulation.fleet.reached.items()}
+    sites = {site: list(devices) for site, devices in simulation.fleet.devices_by_site.items()}
     live = LiveFleet(folder, sites, own_brokers=True, data=data, flags=("--share", "class-counts"), witnessed=True)
     try:
         view = live.run(simulation.job_text(test), JOB)
         assert live.witness
         total = live.witness.total()
-        heard = Heard(live.witness.bytes.copy(), live.witness.messages.copy())
+        received = Received(live.witness.bytes.copy(), live.witness.messages.copy())
     finally:
         live.stop()
-    return JobTrace(list(view.history), heard, total)
+    return JobTrace(list(view.history), received, total)
 
 
 def measured(path: Path) -> str:
-    """This machine's profile, as `sojourn agent profile --threads 1` measures it."""
+    """Return this machine's profile, as `sojourn agent profile --threads 1` measures it."""
     profile = profiling.profile_of("here", speed(SECONDS, 1), 1, profiling.worker_start(), None)
     path.write_text(profiling.text_of(profile), encoding="utf-8")
     return str(path)
 
 
 def row(what: str, predicted: float, counted: float, digits: int = 0) -> str:
-    beside = f"{predicted / counted - 1:+9.2%}" if counted else f"{'':>9}"
-    return f"{what:24}{predicted:12,.{digits}f}{counted:12,.{digits}f}{beside}"
+    difference = f"{predicted / counted - 1:+9.2%}" if counted else f"{'':>9}"
+    return f"{what:24}{predicted:12,.{digits}f}{counted:12,.{digits}f}{difference}"
 
 
 def show(ours: JobTrace, theirs: JobTrace) -> None:
@@ -141,8 +140,10 @@ def show(ours: JobTrace, theirs: JobTrace) -> None:
     for one, other in zip_longest(ours.rounds, theirs.rounds):
         print(row(f"round {one.round}, bytes", one.traffic, other.traffic))
     print(row("all brokers, bytes", ours.total, theirs.total))
-    for kind in sorted(ours.heard.sizes | theirs.heard.sizes, key=lambda kind: -theirs.heard.sizes[kind]):
-        print(row(f"  {kind} x {theirs.heard.messages[kind]}", ours.heard.sizes[kind], theirs.heard.sizes[kind]))
+    for kind in sorted(ours.received.sizes | theirs.received.sizes, key=lambda kind: -theirs.received.sizes[kind]):
+        print(
+            row(f"  {kind} x {theirs.received.messages[kind]}", ours.received.sizes[kind], theirs.received.sizes[kind])
+        )
     for one, other in zip_longest(ours.rounds, theirs.rounds):
         print(row(f"round {one.round}, seconds", one.seconds, other.seconds, 2))
     same = [

@@ -1,7 +1,7 @@
-"""What `edge_agent.Model.predict` costs beside a bare onnxruntime session with the same options: one sample at a time.
+"""The cost of `edge_agent.Model.predict` relative to a bare onnxruntime session with the same options, for one sample.
 
-Both predict in turns, one call after the other in one process, while the model's thread looks for new releases and
-tells a listening agent what was counted. Of every block the medians count.
+Both predict in turns, one call after the other in one process, while the model's thread checks for new releases and
+sends its counts to an agent. The medians of every block count.
 
 python -m benchmarks.prediction [--models mlp resnet8] [--blocks 10] [--calls 2000]
 """
@@ -21,9 +21,9 @@ import numpy as np
 from edge_agent import Model
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.folder import ReleaseFolder, ServedFiles
-from sojourn.model.predictor import ReleasePredictor
+from sojourn.model.predictions import ReleasePredictor
 from sojourn.protocol.envelope import pack_blob
-from sojourn.protocol.release import Card, Goods, Parcel, ProbeCheck
+from sojourn.protocol.release import BlobRef, Card, Goods, ProbeCheck
 from sojourn.protocol.spec import InputSpec
 from sojourn.store.blobs import FolderBlobs
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def compare(name: str, store: Path, blocks: int, calls: int) -> tuple[float, float, float, float]:
-    """Microseconds of a call on the session, on the model, of the difference, and the quotient: medians of blocks."""
+    """Return microseconds of a session's call, of a model's, the difference, and the quotient: medians of blocks."""
     graph, card = release(name)
     serve(store, graph, card)
     session = ReleasePredictor(graph, card).session
@@ -61,7 +61,7 @@ def compare(name: str, store: Path, blocks: int, calls: int) -> tuple[float, flo
         pair = (lambda: session.run(["logits"], {"x": x}), lambda: model.predict(x))
         found = [block(*pair, calls) for _ in range(blocks)]
     listener.close()
-    # From calls that stood side by side: between blocks a busy machine changes.
+    # From adjacent calls: between blocks the load changes.
     return (
         statistics.median(bare for bare, _ in found),
         statistics.median(ours for _, ours in found),
@@ -71,7 +71,7 @@ def compare(name: str, store: Path, blocks: int, calls: int) -> tuple[float, flo
 
 
 def block(bare: Callable[[], object], ours: Callable[[], object], calls: int) -> tuple[float, float]:
-    """The median microseconds of both, in turns."""
+    """Return the median microseconds of both, in turns."""
     taken: tuple[list[int], list[int]] = [], []
     for _ in range(calls):
         for call, times in zip((bare, ours), taken, strict=True):
@@ -83,7 +83,7 @@ def block(bare: Callable[[], object], ours: Callable[[], object], calls: int) ->
 
 
 def release(name: str) -> tuple[bytes, Card]:
-    """A built-in model as a prediction graph, with its card."""
+    """Return a built-in model as a prediction graph, with its card."""
     import torch  # noqa: PLC0415 - only to make it
 
     from coordinator.models import build  # noqa: PLC0415
@@ -111,7 +111,7 @@ def release(name: str) -> tuple[bytes, Card]:
 def serve(store: Path, graph: bytes, card: Card) -> None:
     """Make it the current release of a store."""
     blobs = FolderBlobs(store / "blobs")
-    parcels = [Parcel(blobs.put(data), len(data)) for data in (graph, pack_blob(card))]
+    parcels = [BlobRef(blobs.put(data), len(data)) for data in (graph, pack_blob(card))]
     served = ServedFiles(card.line, card.version, Goods(*parcels))
     folder = ReleaseFolder(store, card.line)
     folder.place(served, store / "blobs")

@@ -1,6 +1,6 @@
-"""Recurrent layers: seconds of the processor to compile one, operators of its graph, and its steps beside torch eager.
+"""Recurrent layers: CPU seconds to compile one, operators of its graph, and its steps compared with torch eager.
 
-Steps are whole ones of SGD, batch 32, one thread; both engines take turns in one process, and processor time counts.
+Steps are whole SGD steps, batch 32, one thread; both engines run in turns in one process, measured by CPU time.
 
 python -m benchmarks.recurrence [--layers GRU LSTM] [--steps 50 500] [--turns 10]
 """
@@ -44,7 +44,7 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(WIDTH, len(CLASSES))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits."""
         outputs, _ = self.layer(x)
         logits: Tensor = self.head(outputs[:, -1])
         return logits
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def row(layer: str, steps: int, turns: int) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     load = os.getloadavg()[0]
     torch.manual_seed(0)
     module = Recurrent(layer)
@@ -84,7 +84,7 @@ def row(layer: str, steps: int, turns: int) -> str:
 
 
 def by_torch(module: nn.Module, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
-    """A step as anyone would write it in torch."""
+    """Run a plain step in torch."""
     samples, labels = torch.from_numpy(x), torch.from_numpy(y)
     optimiser = torch.optim.SGD(module.train().parameters(), lr=RATE)
 
@@ -97,7 +97,7 @@ def by_torch(module: nn.Module, x: np.ndarray, y: np.ndarray) -> Callable[[], No
 
 
 def by_graph(made: Compiled, x: np.ndarray, y: np.ndarray) -> Callable[[], None]:
-    """A step as a device takes it."""
+    """Run a step like a device."""
     graphs, vector = Graphs(made.kit), made.initial.copy()
 
     def step() -> None:
@@ -108,7 +108,7 @@ def by_graph(made: Compiled, x: np.ndarray, y: np.ndarray) -> Callable[[], None]
 
 
 def turn(step: Callable[[], None]) -> float:
-    """Seconds of the processor for a step."""
+    """Return the CPU seconds of a step."""
     begun, steps = time.process_time(), 0
     while (taken := time.process_time() - begun) < SECONDS:
         step()

@@ -2,11 +2,11 @@
 
 python -m benchmarks.rollback [--repeats 5]
 
-Ten agents, two edge servers and a coordinator as processes on one Mosquitto. A release that answers wrongly goes to
-all ten at once (the first stage is the whole fleet), so every device has to come back. The time of the first failing
-report is that at which a subscriber of the broker hears it; a device serves the old model when its `current` file
-names it. Devices that are still trying the release when the first report comes never serve it; so there is a second
-figure: a good release that all ten serve, undone by a person, from the command on.
+Ten agents, two edge servers and a coordinator as processes on one Mosquitto. A release with wrong predictions is sent
+to all ten at once (the first stage is the whole fleet), so every device is rolled back. The time of the first failing
+report is its arrival at a subscriber of the broker; a device serves the old model when its `current` file names it.
+Devices that still try the release at the first report never serve it. So there is a second measurement: a good release
+that all ten serve, rolled back by an operator, from the command on.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
     from coordinator.releases.file import ReleaseFile
 
-RULES = HealthRules(soak=0.0, patience=60.0)
+RULES = HealthRules(soak=0.0, timeout=60.0)
 
 
 class FirstComplaint:
-    """Hears when a device first says of a version what breaks a rule."""
+    """Detect the first report of a version that breaks a rule."""
 
     def __init__(self, host: str, port: int) -> None:
-        self.heard = threading.Event()
+        self.received = threading.Event()
         self.at = 0.0
         self.version = 0
         self._client = Client(CallbackAPIVersion.VERSION2, NAME, protocol=MQTTProtocolVersion.MQTTv5)
@@ -55,24 +55,24 @@ class FirstComplaint:
         self._client.loop_start()
 
     def wait_for(self, version: int) -> None:
-        """Listen for the next one."""
+        """Wait for the next one."""
         self.version = version
-        self.heard.clear()
+        self.received.clear()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._client.disconnect()
         self._client.loop_stop()
 
     def _message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
         route = read(FLEET, message.topic)
-        if route is None or route.node.role != "edge" or route.sender not in DEVICES or self.heard.is_set():
+        if route is None or route.node.role != "edge" or route.sender not in DEVICES or self.received.is_set():
             return
         report = unpack(message.payload, Address("device", route.sender), route.node).message
         ours = isinstance(report, ReleaseReport) and report.version == self.version
         if ours and report.health and complaint(report.health, RULES):
             self.at = time.monotonic()
-            self.heard.set()
+            self.received.set()
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def main() -> None:
         finally:
             listening.close()
             fleet.stop()
-    for what, taken in (("a bad release, told to all devices", times), ("one that all serve, undone", undone)):
+    for what, taken in (("a bad release, sent to all devices", times), ("one that all serve, undone", undone)):
         each = ", ".join(f"{seconds:.2f}" for seconds in taken)
         middle = statistics.median(taken)
         print(f"{what}: median {middle:.2f} s, at most {max(taken):.2f} s (reach 5): {each}")
@@ -101,8 +101,8 @@ def main() -> None:
 def _measured(fleet: ReleasedFleet, listening: FirstComplaint, version: int) -> float:
     listening.wait_for(version)
     _begin(fleet, forgetful(version))
-    fleet.wait(listening.heard.is_set, "a report that breaks a rule")
-    # A device whose trial is still under way takes the order back before it serves anything.
+    fleet.wait(listening.received.is_set, "a report that breaks a rule")
+    # A device whose trial still runs gets the rollback before it serves the release.
     while fleet.current() != {1} or fleet.view().status != "rolled-back":
         time.sleep(0.002)
     done = time.monotonic()

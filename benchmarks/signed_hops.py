@@ -1,10 +1,10 @@
-"""What signatures cost: a hop of a tour, and the coordinator's work on a round, with them and without, in turns.
+"""The cost of signatures: a hop of a tour, and the coordinator's work on a round, with and without them, in turns.
 
 python -m benchmarks.signed_hops [--turns 10] [--hops 20]
 
-A hop: a tour back and forth between devices that sign and between devices that do not, over one Mosquitto, with real
-training processes; the wall time of a tour over its hops. Turn by turn, so that whatever else runs meets both.
-The coordinator: its processor time for a round of FedAvg with four devices, as a process beside an edge server and the
+A hop: a tour between devices that sign and between devices that do not, over one Mosquitto, with real training
+processes; the wall time of a tour divided by its hops, in turns, so that other load affects both.
+The coordinator: its processor time for a round of FedAvg with four devices, as a process next to an edge server and the
 devices on a real Mosquitto, from a job's submission to its end.
 """
 
@@ -25,17 +25,16 @@ import numpy as np
 from benchmarks.idle_agent import processor_seconds
 from benchmarks.site import CLASSES, FLEET, CompiledModel, MeasuredSite
 from edge_agent.agent import Agent
-from edge_agent.joining.signing import visit_signer
+from edge_agent.result_signing import visit_signer
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.process import TrainingProcess
-from sojourn import toml
+from sojourn import settings
 from sojourn.data.source import DataSettings
 from sojourn.links.mqtt import MqttLink
 from sojourn.node.driver import Driver
 from sojourn.node.node import Node
 from sojourn.parts import Sgd, Training
-from sojourn.protocol.node_signing import NodeKey
-from sojourn.protocol.statements import VisitStatement, is_signed, sign, task_digest
+from sojourn.protocol.signing import NodeKey, VisitStatement, is_signed, sign, task_digest
 from sojourn.protocol.wire import Offer, Task, VisitId
 from sojourn.store.journal import FolderStore
 from tests.live.live_fleet import LiveFleet
@@ -49,7 +48,7 @@ SAMPLES, EPOCHS, ROUNDS = 200, 1, 20
 
 
 def device(settings: BrokerSettings, folder: Path, name: str, pipe: Connection) -> None:
-    """A device, in a process of its own; one whose folder has a key signs."""
+    """Run a device in a separate process; it signs if its folder has a key."""
     store = FolderStore(folder / name)
     training = TrainingProcess(folder / name / "blobs", DataSettings(path=str(folder / "data.npz")))
     keys = folder / "keys" / name
@@ -60,7 +59,7 @@ def device(settings: BrokerSettings, folder: Path, name: str, pipe: Connection) 
 
 
 def hops(folder: Path, model: CompiledModel, turns: int, count: int) -> dict[str, list[float]]:
-    """Milliseconds of a hop in each turn."""
+    """Return milliseconds of a hop in each turn."""
     pairs_of = {"signed": ["one", "two"], "plain": ["three", "four"]}
     keys = {}
     for name in pairs_of["signed"]:
@@ -93,7 +92,7 @@ def hops(folder: Path, model: CompiledModel, turns: int, count: int) -> dict[str
 
 
 def alone(folder: Path, times: int = 2_000) -> tuple[float, float]:
-    """Milliseconds of processor time that a signature takes, and its verification."""
+    """Return milliseconds of processor time of a signature and of its verification."""
     key = NodeKey.generate(folder / "alone.key")
     task = Task("train", Training(), Sgd(), "float32", 1)
 
@@ -114,7 +113,7 @@ def alone(folder: Path, times: int = 2_000) -> tuple[float, float]:
 
 
 class SigningFleet(LiveFleet):
-    """Four devices, an edge server and a coordinator as real processes; the devices have keys and sign, if told."""
+    """Four devices, an edge server and a coordinator as real processes; the devices optionally have keys and sign."""
 
     def __init__(self, folder: Path, *, signs: bool) -> None:
         self.keys: dict[str, str] = {}
@@ -124,14 +123,14 @@ class SigningFleet(LiveFleet):
         super().__init__(folder, {"edge-1": [f"pi-{number}" for number in range(1, 5)]}, own_brokers=False)
 
     def _add(self, name: str, command: list[str]) -> None:
-        """With a settings file that names the keys."""
+        """Start with a settings file that names the keys."""
         if self.signs and command[0] == "agent":
             identity = self.folder / f"{name}-identity"
             identity.mkdir()
             self.keys[name] = NodeKey.generate(identity / "node.key").public
-            (self.folder / "node-keys.toml").write_text(toml.dumps({"keys": self.keys}))
+            (self.folder / "node-keys.toml").write_text(settings.dumps({"keys": self.keys}))
             file = self.folder / f"{name}.toml"
-            file.write_text(toml.dumps({"identity": {"folder": str(identity)}}))
+            file.write_text(settings.dumps({"identity": {"folder": str(identity)}}))
             command = ["agent", "run", str(file), *command[2:]]
         if self.signs and command[0] == "coordinator":
             self.file.write_text('node_keys_file = "node-keys.toml"\nsigned_hops = "require"\n')
@@ -140,12 +139,12 @@ class SigningFleet(LiveFleet):
         super()._add(name, command)
 
     def processor(self) -> float:
-        """Seconds that the coordinator has used so far."""
+        """Return the coordinator's CPU seconds so far."""
         return processor_seconds([self.processes["cloud"].pid])
 
 
 def rounds(folder: Path, turns: int) -> dict[str, list[float]]:
-    """Milliseconds of the coordinator's processor time for a round, in each turn."""
+    """Return milliseconds of the coordinator's processor time for a round, in each turn."""
     found: dict[str, list[float]] = {"signed": [], "plain": []}
     fleets = {what: SigningFleet(folder / what, signs=what == "signed") for what in found}
     try:

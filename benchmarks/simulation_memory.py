@@ -1,4 +1,4 @@
-"""The peak memory of `sojourn simulate` with 1,000 devices on CIFAR-10: all its processes, beside the data set once.
+"""The peak memory of `sojourn simulate` with 1,000 devices on CIFAR-10: all processes, minus one copy of the data set.
 
 SOJOURN_DATA=FOLDER python -m benchmarks.simulation_memory [--devices 1000] [--rounds 3] [--strategy fedavg]
 """
@@ -40,7 +40,7 @@ def main() -> None:
         sys.exit(f"the simulation ended with exit code {process.returncode}")
     peak = max(samples, key=lambda each: each.pss)
     print(f"{asked.devices} devices, {asked.strategy}, {asked.rounds} rounds, {peak.processes} processes")
-    print(f"peak PSS {peak.pss:.0f} MB, data set {size:.0f} MB, beside it {peak.pss - size:.0f} MB (reach 500)")
+    print(f"peak PSS {peak.pss:.0f} MB, data set {size:.0f} MB, without it {peak.pss - size:.0f} MB (reach 500)")
 
 
 if __name__ == "__main__":

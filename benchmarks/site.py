@@ -1,4 +1,4 @@
-"""A site to measure: a real broker and a real edge server, led by a coordinator that knows nothing but tours."""
+"""A site for measurements: a real broker and a real edge server, with a minimal coordinator that only sends tours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.bare_machine import BareMachine
 from hierarchy.edge.gate import perform
 from hierarchy.edge.records import Record
 from hierarchy.edge.server import EdgeServer
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.links.mqtt import MqttLink
 from sojourn.links.settings import LocalBroker
 from sojourn.model import vectors
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 
     from sojourn.node.machine import Effect
     from sojourn.parts import Encoding
-    from sojourn.protocol.mandate import SignedMandate
+    from sojourn.protocol.mandates import SignedMandate
 
 FLEET, EDGE, CLOUD = "benchmark", Address("edge", "edge"), Address("cloud", "cloud")
 CLASSES = tuple(str(digit) for digit in range(10))
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """The coordinator is to give a tour."""
+    """Request that the coordinator sends a tour."""
 
     tour: Tour
 
 
 class TourGiver(BareMachine):
-    """The smallest coordinator: gives tours to its edge server, and accepts what they bring home."""
+    """A minimal coordinator: sends tours to its edge server and accepts their results."""
 
     def __init__(self) -> None:
         super().__init__(CLOUD, EDGE)
@@ -80,7 +80,7 @@ class TourGiver(BareMachine):
 
 
 class Journal(FolderStore):
-    """A store that calls `written` with each record, once it is on the disk."""
+    """A store that calls `written` with each record when it is on the disk."""
 
     def __init__(self, folder: Path, written: Callable[[Any], object]) -> None:
         super().__init__(folder)
@@ -122,8 +122,8 @@ class MeasuredSite:
         self.broker.stop()
 
     def await_devices(self, count: int) -> None:
-        """Wait until so many devices have announced themselves."""
-        deadline = time.monotonic() + PATIENCE
+        """Wait until N devices have announced themselves."""
+        deadline = time.monotonic() + TIMEOUT
         while len(self.server.roster.members) < count:
             if time.monotonic() > deadline:
                 raise SystemExit(f"only {len(self.server.roster.members)} of {count} devices came")
@@ -138,10 +138,10 @@ class MeasuredSite:
         encoding: Encoding = "float32",
         training: Training = Training(),  # noqa: B008  # frozen
         threads: int | None = 1,
-        mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET,
+        mandate: SignedMandate | None = None,
         keys: dict[str, bytes] | None = None,
     ) -> Callable[[], Toured]:
-        """Give a tour; what comes back waits for its end. `keys`: with which its devices sign."""
+        """Send a tour; the returned value waits for its end. `keys` are those of devices that sign."""
         self._tours += 1
         kit = ref_of(model.packed)
         self.blobs.put(model.packed, kit.digest)
@@ -156,17 +156,17 @@ class MeasuredSite:
             TourPolicy(),
             Gate(norm_factor=None),
             (),
-            signing=TourSigning(mandate, keys or msgspec.UNSET) if mandate or keys else msgspec.UNSET,
+            signing=TourSigning(mandate, keys or {}) if mandate or keys else None,
         )
         self._cloud.call(lambda now: self._cloud.node.inject(Lead(tour), now))  # type: ignore[arg-type]
-        return lambda: self.coordinator.toured.get(timeout=PATIENCE)
+        return lambda: self.coordinator.toured.get(timeout=TIMEOUT)
 
 
 class CompiledModel:
-    """A built-in model, compiled."""
+    """Return a compiled built-in model."""
 
     def __init__(self, name: str, shape: tuple[int, ...], **options: Any) -> None:
-        # Not at the top: the processes that are measured import this module too, and need no torch.
+        # Not at the top: the measured processes import this module, too, and need no torch.
         from coordinator.compiling import compile_kit  # noqa: PLC0415
         from coordinator.models import build  # noqa: PLC0415
 

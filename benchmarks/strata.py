@@ -18,7 +18,7 @@ SEEDS = (0, 1, 2, 3, 4)
 
 @dataclass(frozen=True)
 class Setting:
-    """A data set, how it is split, and how devices train; `rates` are tried for FedAvg, whose best all then have."""
+    """A data set, its split and training; `rates` are tried for FedAvg, and all runs use the best one."""
 
     name: str
     data: str
@@ -51,11 +51,11 @@ SETTINGS = (
     ),
 )
 SIZE = 4
-"""Devices of a tour. Unless told, all devices are in one; every strategy makes as many visits in a round."""
+"""Devices of a tour. By default all devices are in one; every strategy makes equally many visits in a round."""
 
 
 def strategies(setting: Setting) -> dict[str, dict[str, Any]]:
-    """By name, the tables that differ."""
+    """Return the tables that differ, by name."""
     shape = {"sets": setting.sets, "size": SIZE}
     return {
         "fedavg": {"strategy": "fedavg", "arranger": {"fraction": setting.sets * SIZE / setting.devices}},
@@ -65,9 +65,9 @@ def strategies(setting: Setting) -> dict[str, dict[str, Any]]:
 
 
 def losses(setting: Setting, tables: dict[str, Any], rate: float, seed: int, rounds: int) -> tuple[list[float], int]:
-    """The loss on the test set after each round, and how many visits were refused.
+    """Return the loss on the test set after each round, and the number of refused visits.
 
-    Nobody is hostile here, and the gate takes some of those who know one range alone for it: unless told it is off.
+    All devices are honest, but the gate refuses some that know only one range, so it is off by default.
     """
     job = {
         "name": "study",
@@ -88,12 +88,12 @@ def losses(setting: Setting, tables: dict[str, Any], rate: float, seed: int, rou
 
 
 def reached(found: list[float], goal: float) -> int | None:
-    """The first round with such a loss."""
+    """Return the first round with such a loss."""
     return next((at for at, loss in enumerate(found, 1) if loss <= goal), None)
 
 
 def study(setting: Setting, seeds: tuple[int, ...], rounds: int) -> None:
-    """Find FedAvg's best rate, let all train with it, and print a line for each run and one for all seeds."""
+    """Find FedAvg's best rate, train all with it, and print a line for each run and one for all seeds."""
     ways = strategies(setting)
     print(f"\n{setting.name}: {setting.data}, {setting.devices} devices, {setting.sets} tours of {SIZE}", flush=True)
     tried = {rate: losses(setting, ways["fedavg"], rate, seeds[0], rounds)[0][-1] for rate in setting.rates}
@@ -114,7 +114,7 @@ def study(setting: Setting, seeds: tuple[int, ...], rounds: int) -> None:
 
 
 def main() -> None:
-    """Run the study, whole or in part."""
+    """Run the study or a part of it."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--data", action="append", help="only this set; repeatable")
     options.add_argument("--seeds", type=int, default=len(SEEDS))

@@ -1,8 +1,8 @@
-"""torchvision's models by name: what compiling, a visit and a training step cost, all trained or the head alone.
+"""The cost of compiling, a visit and a training step of torchvision's models, all trained or only the head.
 
-Images of 3x64x64, 10 classes, batch 16, one thread, processor time. Each engine has a process of its own, and they work
-in turns, so that both see the same machine. torch trains the same tensors eagerly, with the same frozen ones. A step is
-one of the first epoch, which runs the frozen trunk; a later one finds its features kept.
+Images of 3x64x64, 10 classes, batch 16, one thread, processor time. Each engine has a separate process, and they run
+in turns, so that the load affects both. torch trains the same tensors eagerly, with the same frozen ones. A step is one
+of the first epoch, which runs the frozen trunk; a later one uses cached features.
 
 python -m benchmarks.torchvision_models [--models resnet18 vit_b_16] [--steps 3] [--turns 3]
 """
@@ -47,20 +47,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 SHAPE, CLASSES, BATCH = (3, 64, 64), tuple(str(n) for n in range(10)), 16
 RATE = np.float32(0.01)
-# A process begins afresh: nothing of the parent's threads or memory comes with it.
+# A new process has none of the parent's threads and memory.
 SPAWN = multiprocessing.get_context("spawn")
 MEGABYTE = 1e6
 
 
 class TorchvisionCase(NamedTuple):
-    """A model, and the pattern of what is trained of it."""
+    """A model, and the pattern of its trained parameters."""
 
     name: str
     trains: str
 
 
 class CompiledCase(NamedTuple):
-    """A kit, its first vector, and the processor seconds that compiling took."""
+    """A kit, its first vector, and the processor seconds of compiling."""
 
     kit: Kit
     vector: NDArray[np.float32]
@@ -107,9 +107,9 @@ def _measured(case: TorchvisionCase, steps: int, turns: int) -> str:
 
 
 class _Worker:
-    """A process that is asked for so many steps and answers with processor seconds of one; 0 asks for its memory.
+    """Run N steps on request and return the processor seconds of one; 0 requests the memory.
 
-    A number below 0 asks for steps of later epochs: on features that are kept.
+    A negative number requests steps of later epochs, on cached features.
     """
 
     def __init__(self, work: Callable[[Any, Connection], None], given: object) -> None:
@@ -134,7 +134,7 @@ class _Worker:
 
 def _module(case: TorchvisionCase) -> Any:
     from coordinator.models import build  # noqa: PLC0415  # torch in its own processes only
-    from coordinator.models.freezing import freeze  # noqa: PLC0415
+    from coordinator.models.start_weights import freeze  # noqa: PLC0415
 
     module = build(f"torchvision:{case.name}", InputSpec(SHAPE), len(CLASSES), OPTIONS.get(case.name, {}), 1)
     freeze(module, [case.trains])
@@ -145,7 +145,7 @@ def _compile(case: TorchvisionCase, out: Connection) -> None:
     import torch  # noqa: PLC0415
 
     from coordinator.compiling import compile_kit  # noqa: PLC0415
-    from coordinator.compiling.sharing import with_shared_weights  # noqa: PLC0415
+    from coordinator.compiling.frozen_parts import with_shared_weights  # noqa: PLC0415
 
     torch.set_num_threads(1)
     module = _module(case)
@@ -215,7 +215,7 @@ def _serve(step: Callable[..., None], asked: Connection) -> None:
 
 
 def _peak() -> float:
-    """The most memory that this process had, in MB. Not ru_maxrss, which begins with what its parent had."""
+    """Return the peak memory of this process in MB. Not ru_maxrss, which starts with the parent's value."""
     line = next(each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / MEGABYTE
 

@@ -1,7 +1,7 @@
-"""What mix of classes tours had, and whom they visited: of runs of `sojourn simulate` and `sojourn papers`.
+"""The class mix of tours and the visited devices, in runs of `sojourn simulate` and `sojourn papers`.
 
-The true labels are looked at, which nobody in a fleet ever sees. Folders whose names differ in their seeds alone are
-one row. How far a mix is from that of all data is half of what the shares differ by: 0 the same, 0.9 one class of ten.
+It reads the true labels, which no node of a fleet has. Folders whose names differ only in their seeds are one row. The
+distance of a mix from that of all data is half of the sum of the differences: 0 the same, 0.9 one class of ten.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet_sim.console.dealt_data import dealt_data
 from fleet_sim.console.simulating import read
+from fleet_sim.console.split_view import dealt_data
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
 from sojourn.parts import name_of
@@ -34,10 +34,10 @@ COLUMNS = ("device", "tour", "last hop", "round", "devices used", "most, share o
 
 @dataclass(frozen=True)
 class TourMix:
-    """How far from the mix of all data a visited device, a tour, the last device of a tour and a round are, on average.
+    """The mean distance of a visited device, a tour, the last device of a tour and a round from the mix of all data.
 
-    used: as many devices with equal shares of the visits would be as concentrated (the inverse of the sum of squared
-    shares), as a share of all devices; top: what the fifth of the devices with most visits has of them.
+    used: the number of devices with equal shares of the visits that would be as concentrated (the inverse of the sum of
+    squared shares), as a share of all devices; top: the share of visits of the fifth of the devices with most visits.
     """
 
     device: float
@@ -49,7 +49,7 @@ class TourMix:
 
 
 def mix_of(folder: Path) -> TourMix:
-    """What a run's folder tells, with its data dealt out once more."""
+    """Return the values of a run's folder, with its data split again."""
     simulation = read(folder / "config.toml", {})
     data = load(simulation.fleet.data)
     dealt = dealt_data(data, split(simulation.split, data, simulation.fleet.devices, simulation.read().seed))
@@ -77,7 +77,7 @@ def mix_of(folder: Path) -> TourMix:
 
 
 def _tours(folder: Path, asked: int) -> dict[str, list[str]]:
-    """The devices of each tour that trained, in the order of their visits; the first ones only `asked` devices."""
+    """Return the devices of each training tour, in the order of their visits; the first ones only `asked` devices."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
     with (folder / "visits.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -93,7 +93,7 @@ def _distance(counts: NDArray[np.float64] | float, whole: NDArray[np.float64] | 
 
 
 def main() -> None:
-    """One row for each group of folders: means over their seeds."""
+    """Print one row for each group of folders: means over their seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
     groups: dict[str, list[TourMix]] = defaultdict(list)
@@ -102,8 +102,8 @@ def main() -> None:
     print(f"{'':24}{'seeds':>6}" + "".join(f"{name:>{len(name) + 3}}" for name in COLUMNS))
     for name, mixes in groups.items():
         means = np.mean([astuple(mix) for mix in mixes], axis=0)
-        told = "".join(f"{value:>{len(column) + 3}.2f}" for value, column in zip(means, COLUMNS, strict=True))
-        print(f"{name:24}{len(mixes):>6}{told}")
+        reported = "".join(f"{value:>{len(column) + 3}.2f}" for value, column in zip(means, COLUMNS, strict=True))
+        print(f"{name:24}{len(mixes):>6}{reported}")
 
 
 if __name__ == "__main__":

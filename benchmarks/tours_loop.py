@@ -1,4 +1,4 @@
-"""Tours in plain torch, without any of the framework: to screen ideas in minutes, and to compare the product with.
+"""Tours in plain torch, without the framework: to test ideas in minutes, and for comparison with Sojourn.
 
 CIFAR-10 by Dirichlet over 100 devices, L tours of k, the CNN of 48 thousand numbers, batch 32, one epoch a visit; or
 scikit-learn's digits with a CNN of 4 thousand. Tested on 2,000 images at most. Prints for each round the accuracy of
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 class Loop:
-    """A fleet, its model, and the rounds that it trains."""
+    """A fleet, its model, and its rounds."""
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self.asked = asked
@@ -74,7 +74,7 @@ class Loop:
         self.signatures = self.estimated(y) if asked.arranger == "visit" else None
 
     def run(self) -> None:
-        """Every round: tours, the server's step, and what it came to."""
+        """Run every round: tours, the server's step, and the accuracy."""
         asked = self.asked
         v, mass, mean = torch.zeros_like(self.w), 0.0, self.w
         for number in range(1, asked.rounds + 1):
@@ -86,7 +86,7 @@ class Loop:
             print(f"{number:3} {self.accuracy(self.w):.4f} {self.accuracy(mean):.4f}", flush=True)
 
     def toured(self, number: int) -> tuple[Tensor, Tensor]:
-        """The tours' models, a row each, and the samples that each has seen."""
+        """Return the tours' models, a row each, and the samples of each."""
         ends, seen = [], []
         for tour in self.arranged(number):
             self.put(self.w)
@@ -98,7 +98,7 @@ class Loop:
         return torch.stack(ends), torch.tensor(seen)
 
     def braked(self, v: Tensor, d: Tensor, ways: Tensor) -> Tensor:
-        """The momentum that a merge d of these ways does not end."""
+        """Return the momentum that remains after a merge d of these updates."""
         brake, none = self.asked.brake, torch.zeros_like(v)
         if brake == "all":
             return none if d @ v < 0 else v
@@ -108,7 +108,7 @@ class Loop:
         return v
 
     def arranged(self, number: int) -> list[list[int]]:
-        """The tours of a round."""
+        """Return the tours of a round."""
         asked, draw = self.asked, np.random.default_rng([self.asked.seed, number, 7])
         sets, size = asked.sets, asked.size
         if number <= asked.long_first:
@@ -122,7 +122,7 @@ class Loop:
 
     def balanced(self, sets: int, size: int, draw: np.random.Generator) -> list[list[int]]:
         """VISIT's greedy: a random device, then each time the one that brings the mean nearest to (1, ..., 1)."""
-        assert self.signatures is not None  # the caller looked
+        assert self.signatures is not None  # checked by the caller
         left, tours = self.here.tolist(), list[list[int]]()
         for _ in range(sets):
             tour = [left.pop(int(draw.integers(len(left))))]
@@ -133,7 +133,7 @@ class Loop:
         return tours
 
     def visit(self, device: int, seed: list[int], tau: float, epochs: int = 1) -> None:
-        """SGD on a device's samples, with its answers moved by tau log p."""
+        """Run SGD on a device's samples, with its outputs shifted by tau log p."""
         part, counts = self.parts[device], self.counts[device] + 1.0
         shift = torch.from_numpy(tau * np.log(counts / counts.sum())).float()
         velocity: list[Tensor] = []
@@ -155,7 +155,7 @@ class Loop:
                     torch._foreach_add_(self.tensors, velocity, alpha=-self.asked.rate)
 
     def estimated(self, y: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Each device's mean answers on exemplars, after some epochs from the same model."""
+        """Return each device's mean predictions for exemplars, after some epochs from the same model."""
         exemplars = np.concatenate([np.flatnonzero(y == label)[:EXEMPLARS] for label in range(CLASSES)])
         found = []
         for device in range(len(self.parts)):
@@ -166,7 +166,7 @@ class Loop:
         return np.array(found, np.float64)
 
     def accuracy(self, vector: Tensor) -> float:
-        """The share of right answers on the test images."""
+        """Return the accuracy on the test images."""
         self.put(vector)
         with torch.no_grad():
             right = [
@@ -176,7 +176,7 @@ class Loop:
         return float(torch.cat(right).float().mean())
 
     def put(self, vector: Tensor) -> None:
-        """Make this the network's weights."""
+        """Set the network's weights."""
         with torch.no_grad():
             for tensor, part in zip(
                 self.tensors, torch.split(vector, [it.numel() for it in self.tensors]), strict=True
@@ -184,18 +184,18 @@ class Loop:
                 tensor.copy_(part.view_as(tensor))
 
     def vector(self) -> Tensor:
-        """The network's weights in one row."""
+        """Return the network's weights as one vector."""
         return torch.cat([tensor.detach().reshape(-1) for tensor in self.tensors])
 
 
 def cifar10() -> list[NDArray[np.generic]]:
-    """Images and labels, to train and to test with."""
+    """Return images and labels for training and testing."""
     with np.load(Path(os.environ["SOJOURN_DATA"]) / "cifar10.npz") as file:
         return [file[name] for name in ("x_train", "y_train", "x_test", "y_test")]
 
 
 def digits() -> list[NDArray[np.generic]]:
-    """scikit-learn's, four fifths to train with."""
+    """Return scikit-learn's digits, four fifths for training."""
     found = load_digits()
     order = np.random.default_rng(0).permutation(len(found.target))
     x, y = (found.images * 15).astype(np.uint8)[order, :, :, None], found.target[order]
@@ -227,7 +227,7 @@ def images(x: NDArray[np.generic]) -> Tensor:
 
 
 def dirichlet(y: NDArray[np.generic], devices: int, alpha: float, seed: int) -> list[NDArray[np.int64]]:
-    """Every class dealt out by shares from Dir(alpha)."""
+    """Split every class by shares from Dir(alpha)."""
     draw, whose = np.random.default_rng(seed), np.empty(len(y), np.int64)
     for label in range(CLASSES):
         mine = draw.permutation(np.flatnonzero(y == label))

@@ -1,9 +1,9 @@
-"""What tracking costs a simulation: processor time of the simulating process, and of the one that writes.
+"""The cost of tracking for a simulation: processor time of the simulating process, and of the writing one.
 
 python -m benchmarks.tracking [--turns 3] [--devices 100] [--rounds 20]
 
-Each turn simulates the same job without tracking, with TensorBoard and with MLflow, in that order; MLflow's store is
-there already. Processor time, since a machine that does other things says nothing by the clock on the wall.
+Each turn simulates the same job without tracking, with TensorBoard and with MLflow, in that order; MLflow's store
+exists already. The measure is processor time, because wall time is useless on a busy machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ by = "iid"
 
 
 def simulated(rounds: int, devices: int, tracking: str, folder: Path) -> tuple[float, float]:
-    """Seconds of this process from the first look to the end, and of the process that wrote."""
+    """Return the seconds of this process from the start to the end, and of the writing process."""
     text = JOB.format(rounds=rounds, devices=devices, tracking=f"[tracking]\n{tracking}\n" if tracking else "")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = SimulationRun(read_simulation(text, "benchmark"), folder)
@@ -48,7 +48,7 @@ def simulated(rounds: int, devices: int, tracking: str, folder: Path) -> tuple[f
 
 
 def main() -> None:
-    """Take turns and print medians."""
+    """Run in turns and print medians."""
     parser = argparse.ArgumentParser()
     for name, usual in (("--turns", 3), ("--devices", 100), ("--rounds", 20)):
         parser.add_argument(name, type=int, default=usual)

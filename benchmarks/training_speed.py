@@ -1,8 +1,9 @@
-"""How fast a kit trains on onnxruntime beside torch eager: whole SGD steps, the same threads; batches of 32,
-and of 16 for resnet18, which is torchvision's with its BatchNorm. `quantities` is an mlp of two hidden layers with 64
-units that learns two quantities of 16 numbers (mse, targets scaled).
+"""Training speed of a kit on onnxruntime relative to torch eager: whole SGD steps with the same threads.
 
-Each engine has a process of its own, as on a device, and they work in turns, so that both see the same machine.
+Batches of 32, and of 16 for resnet18, which is torchvision's with its BatchNorm. `quantities` is an mlp of two hidden
+layers with 64 units that predicts two quantities from 16 numbers (mse, targets scaled).
+
+Each engine has a separate process, as on a device, and they run in turns, so that the load affects both.
 
 python -m benchmarks.training_speed [--models cnn resnet8 resnet18 quantities] [--threads 1 2] [--blocks 10]
 """
@@ -42,14 +43,14 @@ BATCHES = {"resnet18": 16}
 BATCH = 32
 RATE = np.float32(0.05)
 SECONDS = 1.0
-# After a turn threads may spin on for a while; the other engine waits until they sleep.
+# After a turn threads may spin for a while; the other engine waits until they sleep.
 PAUSE = 0.2
-# A process begins afresh: nothing of the parent's threads or memory comes with it.
+# A new process has none of the parent's threads and memory.
 SPAWN = multiprocessing.get_context("spawn")
 
 
 class TrainingCase(NamedTuple):
-    """What both engines are given."""
+    """The input of both engines."""
 
     kit: Kit
     vector: NDArray[np.float32]
@@ -84,13 +85,13 @@ def main() -> None:
 
 
 def compiled(model: str) -> tuple[Kit, NDArray[np.float32]]:
-    """The model's kit and first vector."""
+    """Return the model's kit and first vector."""
     from coordinator.compiling import compile_kit  # noqa: PLC0415 - only where torch belongs
 
     spec = InputSpec(MODELS[model])
     module = built(model, spec)
     if model == QUANTITIES:
-        from coordinator.compiling.learning import learning_of  # noqa: PLC0415
+        from coordinator.compiling.losses import learning_of  # noqa: PLC0415
 
         task = TaskSpec("regression", (2,), Target((2,)), Strata(1), loss="mse")
         made = compile_kit(module, spec, (), mean=None, std=None, seed=1, learning=learning_of(task, MEAN, STD))
@@ -100,11 +101,11 @@ def compiled(model: str) -> tuple[Kit, NDArray[np.float32]]:
 
 
 def built(model: str, spec: InputSpec) -> Any:
-    """The torch module: a built-in one, or torchvision's."""
+    """Return the torch module: a built-in one, or torchvision's."""
     import torch  # noqa: PLC0415 - only where torch belongs
 
     from coordinator.models import build  # noqa: PLC0415
-    from coordinator.models.torchvision_import import make_torchvision_importable  # noqa: PLC0415
+    from coordinator.models.torchvision_models import make_torchvision_importable  # noqa: PLC0415
 
     if model == QUANTITIES:
         return build("mlp", spec, len(MEAN), {"hidden": [64, 64]}, seed=1)
@@ -118,7 +119,7 @@ def built(model: str, spec: InputSpec) -> Any:
 
 
 def compare(case: TrainingCase, blocks: int) -> SpeedComparison:
-    """Both engines in turns; of every turn its median step counts."""
+    """Run both engines in turns; the median step of every turn counts."""
     ends = [start(engine, case) for engine in (torch_step, graph_step)]
     times = []
     for _ in range(blocks):
@@ -133,13 +134,13 @@ def compare(case: TrainingCase, blocks: int) -> SpeedComparison:
         end.send(None)
         peaks.append(end.recv())
     by_torch, by_graph = (1000 * statistics.median(taken) for taken in zip(*times, strict=True))
-    # From turns that stood side by side: between them a busy machine changes least.
+    # From adjacent turns: between them the load changes least.
     ratio = statistics.median(first / second for first, second in times)
     return SpeedComparison(by_torch, by_graph, ratio, peaks[1])
 
 
 def start(engine: Callable[[TrainingCase], Callable[[], None]], case: TrainingCase) -> Connection:
-    """The parent's end of a process that has warmed up and waits for its turns."""
+    """The parent's end of a warmed-up process that waits for its turns."""
     end, far = SPAWN.Pipe()
     SPAWN.Process(target=work, args=(far, engine, case), daemon=True).start()
     end.recv()
@@ -147,7 +148,7 @@ def start(engine: Callable[[TrainingCase], Callable[[], None]], case: TrainingCa
 
 
 def work(turns: Connection, engine: Callable[[TrainingCase], Callable[[], None]], case: TrainingCase) -> None:
-    """Step for as long as each turn lasts and tell the time of every step; at the end, the peak memory."""
+    """Run steps during each turn and send the time of every step; at the end, the peak memory."""
     step = engine(case)
     turn(step, SECONDS)
     turns.send(None)
@@ -158,7 +159,7 @@ def work(turns: Connection, engine: Callable[[TrainingCase], Callable[[], None]]
 
 
 def turn(step: Callable[[], None], seconds: float) -> list[float]:
-    """How long each step took, for `seconds`."""
+    """Return the time of each step, for `seconds`."""
     times = [time.perf_counter()]
     while times[-1] < times[0] + seconds:
         step()
@@ -167,7 +168,7 @@ def turn(step: Callable[[], None], seconds: float) -> list[float]:
 
 
 def torch_step(case: TrainingCase) -> Callable[[], None]:
-    """One step of SGD as anyone would write it in torch."""
+    """Run one plain SGD step in torch."""
     import torch  # noqa: PLC0415 - only where torch belongs
     from torch.nn import functional  # noqa: PLC0415
 
@@ -193,21 +194,21 @@ def torch_step(case: TrainingCase) -> Callable[[], None]:
 
 
 def graph_step(case: TrainingCase) -> Callable[[], None]:
-    """One step of SGD as a device does it."""
+    """Run one SGD step like a device."""
     x, y = batch(case.kit.input, case.model)
     graphs = Graphs(case.kit, case.threads)
-    vector, at = case.vector.copy(), case.kit.model.learnt
-    learnt = vector[:at]
+    vector, at = case.vector.copy(), case.kit.model.learned
+    learned = vector[:at]
 
     def step() -> None:
         _, gradient, vector[at:] = graphs.loss_gradient_and_state(vector, x, y)
-        np.subtract(learnt, RATE * gradient, out=learnt)
+        np.subtract(learned, RATE * gradient, out=learned)
 
     return step
 
 
 def batch(spec: InputSpec, model: str) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """The batch on which every step is taken."""
+    """Return the batch of every step."""
     draw, size = np.random.default_rng(0), BATCHES.get(model, BATCH)
     x = draw.standard_normal((size, *spec.shape), dtype=np.float32)
     if model == QUANTITIES:

@@ -1,4 +1,4 @@
-"""Moving 25 MB: a blob pulled from one process's store to another's, beside one raw paho publish of the same bytes.
+"""Transfer of 25 MB: a blob pulled from one process's store to another's, and one raw paho publish of the same bytes.
 
 python -m benchmarks.transfer [--megabytes 25] [--repeats 9]
 """
@@ -20,7 +20,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from benchmarks.bare_machine import BareMachine
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.links.mqtt import MqttLink
 from sojourn.links.settings import BrokerSettings, LocalBroker
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from sojourn.brokers.run import Broker
+    from sojourn.brokers.local_broker import Broker
     from sojourn.node.machine import Effect
 
 TOPIC = "benchmark/raw"
 SENDER, RECEIVER = Address("edge", "sender"), Address("device", "receiver")
 TASK = Task("train", Training(), Sgd(), "float32", None)
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """The sender is to tell the receiver of a blob."""
+    """Request that the sender announces a blob to the receiver."""
 
     ref: Ref
 
 
 class Mover(BareMachine):
-    """The smallest machine that can hand a blob over, and take one."""
+    """A minimal machine that can send and receive a blob."""
 
     def __init__(self, address: Address, peer: Address, kept: Callable[[], object]) -> None:
         super().__init__(address, peer)
@@ -75,7 +75,7 @@ class Mover(BareMachine):
 
 
 class Raw:
-    """One plain paho client, with its own loop and nothing of ours."""
+    """A plain paho client with its own loop."""
 
     def __init__(self, settings: BrokerSettings, name: str, arrived: Callable[[], object]) -> None:
         up = threading.Event()
@@ -85,7 +85,7 @@ class Raw:
         self.client.on_message = lambda *_: arrived()
         self.client.connect(settings.host, settings.effective_port)
         self.client.loop_start()
-        up.wait(PATIENCE)
+        up.wait(TIMEOUT)
 
     def close(self) -> None:
         self.client.disconnect()
@@ -93,7 +93,7 @@ class Raw:
 
 
 class Ends(NamedTuple):
-    """What one process has on the broker."""
+    """The connections of one process to the broker."""
 
     driver: Driver
     thread: threading.Thread
@@ -118,7 +118,7 @@ def open_ends(settings: BrokerSettings, folder: Path, address: Address, peer: Ad
     thread.start()
     up = threading.Event()
     raw = Raw(settings, f"raw-{address.name}", kept)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not up.is_set() and time.monotonic() < deadline:  # the link is up when its limit is known
         driver.call(lambda _now: up.set() if node.links[peer.role]._session else None)  # noqa: SLF001
         time.sleep(0.02)
@@ -126,7 +126,7 @@ def open_ends(settings: BrokerSettings, folder: Path, address: Address, peer: Ad
 
 
 def receive(settings: BrokerSettings, folder: Path, pipe: Connection) -> None:
-    """The receiving process: says when it is ready, and at what time something has come."""
+    """Run the receiving process: it reports when it is ready, and the time of each arrival."""
     ends = open_ends(settings, folder, RECEIVER, SENDER, lambda: pipe.send(time.monotonic()))
     pipe.send("ready")
     pipe.recv()
@@ -134,7 +134,7 @@ def receive(settings: BrokerSettings, folder: Path, pipe: Connection) -> None:
 
 
 class TransferLane:
-    """A broker with a sender, here, and a receiver in a process of its own."""
+    """A broker with a sender, here, and a receiver in a separate process."""
 
     def __init__(self, broker: Broker, folder: Path, max_payload: int | None) -> None:
         self._broker = broker
@@ -150,7 +150,7 @@ class TransferLane:
         return self._ends.driver.node.links["device"].payload_limit
 
     def pulled(self, data: bytes) -> float:
-        """Seconds from the word that there is a blob to its last verified byte in the receiver's store."""
+        """Return seconds from the announcement of a blob to its last verified byte in the receiver's store."""
         ref = ref_of(data)
         node = self._ends.driver.node
         node.store.blobs.put(data, ref.digest)
@@ -159,13 +159,13 @@ class TransferLane:
         return self._wait() - begun
 
     def published(self, data: bytes) -> float:
-        """Seconds from one raw publish to its arrival in the receiver's callback."""
+        """Return seconds from one raw publish to its arrival in the receiver's callback."""
         begun = time.monotonic()
         self._ends.raw.client.publish(f"{TOPIC}/raw-{RECEIVER.name}", data, 1)
         return self._wait() - begun
 
     def peak(self, move: Callable[[bytes], float], data: bytes) -> tuple[float, float]:
-        """Seconds of a move, and the most memory that the broker had during it, in MB."""
+        """Return seconds of a transfer, and the broker's peak memory during it, in MB."""
         process = Path("/proc") / str(self._broker.pid)
         (process / "clear_refs").write_text("5")  # resets the peak
         took = move(data)
@@ -178,13 +178,13 @@ class TransferLane:
         self._receiver.join()
 
     def _wait(self) -> Any:
-        if not self._pipe.poll(PATIENCE):
-            raise SystemExit(f"nothing came within {PATIENCE:g} s")
+        if not self._pipe.poll(TIMEOUT):
+            raise SystemExit(f"nothing came within {TIMEOUT:g} s")
         return self._pipe.recv()
 
 
 def row(what: str, size: int, measured: list[tuple[float, float]], raw: float | None) -> float:
-    """Print one line of the table; returns the median time."""
+    """Print one line of the table and return the median time."""
     times = sorted(took for took, _ in measured)
     median = statistics.median(times)
     ratio = "" if raw is None else f"{median / raw:6.2f}"

@@ -1,4 +1,4 @@
-"""How long 25 MB take from one process to another: through our link, and as one raw publish with paho.
+"""The time of 25 MB from one process to another: through our link, and as one raw publish with paho.
 
 python -m benchmarks.transport_raw [megabytes] [repeats]
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.links.mqtt import MqttLink
 from sojourn.links.settings import BrokerSettings, LocalBroker
 
@@ -33,14 +33,14 @@ VERSIONS = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersion.MQTTv3
 
 
 class End(NamedTuple):
-    """One side of the way."""
+    """One side of the connection."""
 
     publish: Callable[[bytes], object]
     close: Callable[[], object]
 
 
 class Counter:
-    """Counts bytes up to a goal."""
+    """Count bytes up to a goal."""
 
     def __init__(self, goal: int) -> None:
         self.up = threading.Event()

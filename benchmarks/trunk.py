@@ -1,8 +1,7 @@
-"""Head only: how long an epoch takes on kept features, beside training the head alone on a file of those features.
+"""Head only: the time of an epoch on cached features, compared with training the head on a file of those features.
 
-Both go the way of a visit on a device (`edge_agent.training.trainer.Trainer`), one thread, a visit of one epoch at a
-time and in turns; what counts is CPU time. The model is torchvision's mobilenet_v3_small, of which the classifier is
-trained, or a smaller one with --small.
+Both run visits of a device (`edge_agent.training.trainer.Trainer`) with one thread and one epoch, in turns, measured by
+CPU time. The model is torchvision's mobilenet_v3_small with a trained classifier, or a smaller one with --small.
 
 python -m benchmarks.trunk [--side 64] [--samples 600] [--batch 16] [--turns 9] [--small]
 """
@@ -21,11 +20,11 @@ import torch
 from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit
-from coordinator.models.torchvision_import import make_torchvision_importable
-from edge_agent.training.feature_folder import FeatureFolder
+from coordinator.models.torchvision_models import make_torchvision_importable
+from edge_agent.training.data_watch import FeatureFolder
 from edge_agent.training.features import FeatureFiles
+from edge_agent.training.messages import Train, Warm
 from edge_agent.training.trainer import Trainer
-from edge_agent.training.work import Train, Warm
 from sojourn.data.source import DataSettings
 from sojourn.model.graphs import Graphs
 from sojourn.model.vectors import save
@@ -43,20 +42,20 @@ CLASSES = tuple(str(n) for n in range(10))
 
 
 class Case(NamedTuple):
-    """A trainer with its data, and the visit that it is given again and again."""
+    """A trainer with its data, and its repeated visit."""
 
     trainer: Trainer
     work: Train
 
     def epoch(self) -> float:
-        """CPU seconds of a visit of one epoch, with graphs and data at hand."""
+        """Return CPU seconds of a visit of one epoch, with loaded graphs and data."""
         began = time.process_time()
         self.trainer.perform(self.work)
         return time.process_time() - began
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"side": 64, "samples": 600, "batch": 16, "turns": 9}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -82,12 +81,12 @@ def main() -> None:
             case(root / "head", alone, features, y, arguments.batch),
             case(root / "whole", whole, x, y, arguments.batch),
         ]
-        figures: list[list[float]] = [[], [], []]
+        metrics: list[list[float]] = [[], [], []]
         for _ in range(arguments.turns):
-            for taken, each in zip(figures, (cut, *others), strict=True):
+            for taken, each in zip(metrics, (cut, *others), strict=True):
                 taken.append(each.epoch())
-    later, on_npz, in_one = map(statistics.median, figures)
-    ratio = statistics.median(one / other for one, other in zip(figures[0], figures[1], strict=True))
+    later, on_npz, in_one = map(statistics.median, metrics)
+    ratio = statistics.median(one / other for one, other in zip(metrics[0], metrics[1], strict=True))
     print(f"kit: {len(pack_blob(in_two.kit)):,} bytes cut, {len(pack_blob(whole.kit)):,} in one piece")
     print(f"features: {in_two.kit.taken.shape} of {image.shape}, {features.nbytes:,} bytes of {x.nbytes:,}")
     print(f"first epoch {first:.3f} s, later ones {later:.4f} s, in one piece {in_one:.3f} s")
@@ -95,7 +94,7 @@ def main() -> None:
 
 
 def mobilenet() -> tuple[nn.Module, nn.Module]:
-    """The model with only its classifier trained, and a classifier alone."""
+    """Return the model with only its classifier trained, and a classifier alone."""
     make_torchvision_importable()
     from torchvision.models import mobilenet_v3_small  # noqa: PLC0415  # importable from here on
 
@@ -105,13 +104,13 @@ def mobilenet() -> tuple[nn.Module, nn.Module]:
 
 
 def small() -> tuple[nn.Module, nn.Module]:
-    """A model of a few layers, for a quick look."""
+    """A model of a few layers, for a quick test."""
     trunk = nn.Sequential(nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
     return nn.Sequential(trunk.requires_grad_(requires_grad=False), nn.Linear(256, 10)), nn.Linear(256, 10)
 
 
 def case(folder: Path, made: Compiled, x: NDArray[np.generic], y: NDArray[np.int64], batch: int) -> Case:
-    """A device's store and data in a folder, made warm."""
+    """Prepare a device's store and data in a folder."""
     blobs, path = FolderBlobs(folder / "blobs"), folder / "data.npz"
     np.savez(path, x=x, y=y)
     features = FeatureFolder(folder / "blobs", str(path), 4096)

@@ -1,8 +1,8 @@
-"""A step with a second stream, beside two plain forward passes and one backward in onnxruntime.
+"""A step with a second stream, compared with two plain forward passes and one backward in onnxruntime.
 
 The plain measure is a step of the training graph (a pass forward and one back) and a pass of the prediction graph, on
-the same batch, in turns with the step of the two-stream graph; what counts is CPU time, one thread. With MOON there are
-two frozen models, so that its plain measure has two passes of the prediction graph.
+the same batch, in turns with the step of the two-stream graph, measured by CPU time with one thread. MOON has two
+frozen models, so its plain measure has two passes of the prediction graph.
 
 python -m benchmarks.two_stream [--turns 40] [--all]
 """
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from coordinator.compiling import Compiled, compile_kit
-from coordinator.compiling.enlarging import enlarged
+from coordinator.compiling.extra_layers import enlarged
 from coordinator.models import build
 from sojourn.model.graphs import Graphs, Streams
 from sojourn.parts import FeatureMatch, Fusion, Mmd, Moon, TwoStreamPart, name_of
@@ -35,7 +35,7 @@ AT_LEAST = 0.02
 
 
 class Case(NamedTuple):
-    """A model by its name, what it sees, and the batches that it is given."""
+    """A model by its name, its input, and its batches."""
 
     model: str
     input: InputSpec
@@ -55,7 +55,7 @@ OTHERS: tuple[TwoStreamPart, ...] = (
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--all", action="store_true", help="other objectives, too")
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def measure(case: Case, objective: TwoStreamPart, made: Compiled, batch: int, turns: int) -> None:
-    """Both in turns; prints the median of each and of their ratios."""
+    """Run both in turns and print the median of each and of their ratios."""
     graphs, draw = Graphs(made.kit), np.random.default_rng(1)
     x = draw.standard_normal((batch, *case.input.shape), dtype=np.float32)
     y = draw.integers(0, len(CLASSES), batch)
@@ -97,15 +97,18 @@ def measure(case: Case, objective: TwoStreamPart, made: Compiled, batch: int, tu
     ]
     first, second, step = (statistics.median(each) * 1e3 for each in zip(*taken, strict=True))
     ratio = statistics.median(one[1] / one[0] for one in taken)
-    told = [name_of(objective), *(getattr(objective, key) for key in ("distance", "layer") if hasattr(objective, key))]
+    reported = [
+        name_of(objective),
+        *(getattr(objective, key) for key in ("distance", "layer") if hasattr(objective, key)),
+    ]
     print(
-        f"{case.model} {case.input.shape}, {made.kit.model.size:,} numbers, batch {batch:3}; {' '.join(told)}: "
+        f"{case.model} {case.input.shape}, {made.kit.model.size:,} numbers, batch {batch:3}; {' '.join(reported)}: "
         f"{second:.3f} ms, plain passes {first:.3f} ms, ratio {ratio:.3f}; FedAvg's step {step:.3f} ms"
     )
 
 
 def seconds_of(what: Callable[[], None], often: int) -> float:
-    """CPU seconds of one call, of so many."""
+    """Return the CPU seconds of one of N calls."""
     began = time.process_time()
     for _ in range(often):
         what()

@@ -1,4 +1,4 @@
-"""How many visits a second a fleet in memory makes, when training costs nothing: one round of VISIT, all devices once.
+"""Visits per second of an in-memory fleet without training cost: one round of VISIT, all devices once.
 
 Run from the root, on one core: OMP_NUM_THREADS=1 python -m benchmarks.visits [--profile] [--repeats 3] [devices ...].
 """
@@ -20,16 +20,17 @@ from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import JobCompiled
 from coordinator.rounds.preparing import PrepareJob
 from edge_agent.agent import Agent
+from edge_agent.training.messages import Train, Trained, Warm, Warmed
 from edge_agent.training.objectives import NAMES
-from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
 from sojourn.data.source import DataSettings
 from sojourn.links.memory import MemoryLink
 from sojourn.model import vectors
-from sojourn.node.machine import Did
+from sojourn.node.machine import WorkDone, WorkEvent
 from sojourn.node.workers import InlineWorkers
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.protocol.task import ABILITIES
 from sojourn.protocol.wire import Offer
 from sojourn.randomness import generator
 from sojourn.store.blobs import ref_of
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.links.memory import MemoryBroker
-    from sojourn.node.machine import DidNot, Doing
     from sojourn.node.node import Node
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
@@ -51,7 +51,7 @@ PER_SET = 10
 CLASSES = tuple(str(digit) for digit in range(10))
 SPEC = ModelSpec((TensorSpec("w", (4, 10)), TensorSpec("b", (10,))))
 KIT = pack_blob(Kit(SPEC, InputSpec((4,)), CLASSES, (), b"", b"", Probe(bytes(16), (0,), 0, 0.0, 0.0, (0,), (0.0,))))
-OFFER = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ())
+OFFER = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated", (), ABILITIES)
 JOB = """
 name = "visits"
 strategy = "visit"
@@ -74,23 +74,23 @@ def keep(data: bytes, blobs: BlobStore) -> Ref:
 
 
 class GivenBench(CoordinatorWorker):
-    """Has the job compiled beforehand; all else is done as ever."""
+    """Workers that compile the job beforehand; all other work is unchanged."""
 
     def __init__(self, blobs: BlobStore) -> None:
         super().__init__(blobs)
         self._store = blobs
 
-    def __call__(self, work: Any, tell: Any = None) -> Any:
+    def __call__(self, work: Any, notify: Any = None) -> Any:
         if isinstance(work, PrepareJob):
             start = vectors.save(self._store, np.zeros(SPEC.size, np.float32), "float32", SPEC)
             model = {"model": start}
             kit = keep(KIT, self._store)
             return JobCompiled(work.name, kit, model, model, None, None, "", start, len(CLASSES))
-        return super().__call__(work, tell)
+        return super().__call__(work, notify)
 
 
 class ReadyTraining:
-    """Workers whose every visit was trained beforehand."""
+    """Workers with results trained beforehand."""
 
     def __init__(self, blobs: BlobStore, vector: NDArray[np.float32], signature: tuple[float, ...]) -> None:
         self._blobs = blobs
@@ -98,15 +98,15 @@ class ReadyTraining:
         self._trained = Trained({"model": ref_of(self._data, "float32")}, 50, {"loss": 1.0, "steps": 2.0}, None, {})
         self._estimated = Trained({}, 50, {"loss": 1.0, "steps": 2.0}, signature, {})
 
-    def start(self, key: str, work: Warm | Train, report: Callable[[Did | Doing | DidNot], None]) -> None:
+    def start(self, key: str, work: Warm | Train, report: Callable[[WorkEvent], None]) -> None:
         if isinstance(work, Warm):
-            report(Did(key, Warmed(50)))
+            report(WorkDone(key, Warmed(50)))
             return
         if work.visit.task.kind == "estimate":
-            report(Did(key, self._estimated))
+            report(WorkDone(key, self._estimated))
             return
         self._blobs.put(self._data, self._trained.vectors["model"].digest)
-        report(Did(key, self._trained))
+        report(WorkDone(key, self._trained))
 
     def stop(self, key: str) -> None:
         pass
@@ -116,7 +116,7 @@ class ReadyTraining:
 
 
 class ReadyFleet(MemoryFleet):
-    """Every role, link and message as in any simulation; nothing is compiled, estimated or trained."""
+    """A simulation with every role, link and message, without compiling, estimating and training."""
 
     def __init__(self, count: int) -> None:
         names = [f"device-{number:06}" for number in range(count)]
@@ -143,7 +143,7 @@ class ReadyFleet(MemoryFleet):
 
 
 def measured(count: int, profile: cProfile.Profile | None) -> tuple[float, float, float, int]:
-    """Seconds to start the fleet, seconds of the round, those that this process had a core, messages that it took."""
+    """Return seconds to start the fleet, seconds of the round, its CPU seconds, and its messages."""
     gc.collect()
     begun = time.perf_counter()
     fleet = ReadyFleet(count)
@@ -154,7 +154,7 @@ def measured(count: int, profile: cProfile.Profile | None) -> tuple[float, float
     fleet.submit(JOB.format(sets=count // PER_SET, size=PER_SET, devices=count, classes=list(CLASSES)))
     jobs = coordinator.state.jobs
     fleet.world.run(lambda: "visits" in jobs and len(jobs["visits"].signatures) == count)
-    before = sum(node.node._number for node in fleet.nodes.values())  # noqa: SLF001
+    before = sum(node.node.packets for node in fleet.nodes.values())
     started, busy = time.perf_counter(), time.process_time()
     if profile:
         profile.enable()
@@ -167,9 +167,9 @@ def measured(count: int, profile: cProfile.Profile | None) -> tuple[float, float
     (report,) = state.history
     if (state.status, report.visits, report.lost) != ("done", count, 0) or set(state.visits.values()) != {1}:
         raise SystemExit(f"{state.status}: {report.visits} visits of {count}, {report.lost} lost; {state.detail}")
-    if dropped := sum(sum(node.node.dropped.values()) for node in fleet.nodes.values()):
+    if dropped := sum(sum(node.node.reception.dropped.values()) for node in fleet.nodes.values()):
         raise SystemExit(f"{dropped} messages were dropped")
-    sent = sum(node.node._number for node in fleet.nodes.values()) - before  # noqa: SLF001
+    sent = sum(node.node.packets for node in fleet.nodes.values()) - before
     return started - begun, ended - started, busy, sent
 
 
@@ -177,7 +177,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("devices", nargs="*", type=int, default=SIZES)
     asked.add_argument("--repeats", type=int, default=3)
-    asked.add_argument("--profile", action="store_true", help="also say where the time goes")
+    asked.add_argument("--profile", action="store_true", help="also print a profile")
     asked.add_argument("--sort", default="tottime")
     options = asked.parse_args()
     print(f"{'devices':>8} {'sites':>6} {'start s':>8} {'round s':>8} {'CPU s':>8} {'messages':>9} {'visits/s':>9}")

@@ -1,9 +1,9 @@
-"""What the page costs, and how soon it shows what happened.
+"""The cost of the page, and its delay.
 
 Run from the root: python -m benchmarks.web_page live|large. Both need Mosquitto, and Debian's chromium and its driver.
-`live`: twelve agents as processes; how long after a record of the coordinator's journal the browser shows it, and the
-coordinator's CPU for a round with the page open and without, ten turns. `large`: a real coordinator and 2,000 devices
-that are played; first paint beside an empty page of the same library, memory and CPU of the web process.
+`live`: twelve agents as processes; the time from a record in the coordinator's journal to the browser, and the
+coordinator's CPU for a round with and without an open page, ten turns. `large`: a real coordinator and 2,000 simulated
+devices; first paint relative to an empty page of the same library, memory and CPU of the web process.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.played_site import RunningSite
 from coordinator.console.operator import Operator
 from fleet_sim.demo import fleet as demo_fleet
+from fleet_sim.demo.fleet import make_key
 from fleet_sim.demo.processes import Processes
-from fleet_sim.demo.release import make_key
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.links.settings import LocalBroker
 from tests.fleet_web.browser import chromium, web
 
@@ -76,19 +76,19 @@ new MutationObserver(look).observe(table, {subtree: true, childList: true, chara
 
 
 def cpu(pid: int) -> float:
-    """Seconds of a process and its threads, as the scheduler counts them: to the nanosecond."""
+    """Return the CPU seconds of a process and its threads, as counted by the scheduler."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def memory(pid: int) -> float:
-    """MB that are in RAM now, and those that are this process's own."""
+    """Return the MB in RAM, and the private ones."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 def child(words: str) -> int:
-    """The process of ours whose command line has these words."""
+    """Return our process whose command line contains these words."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -131,9 +131,9 @@ def connection(settings: BrokerSettings, fleet: str) -> list[str]:
 
 
 def measure_turns(browser: Browser, address: str, operator: Operator, pid: int) -> list[tuple[float, float]]:
-    """CPU milliseconds of the coordinator for a round, without and with the page, turn by turn.
+    """Return CPU milliseconds of the coordinator for a round, without and with the page, in turns.
 
-    Without: the web process stands still, and asks nothing.
+    Without: the web process is stopped.
     """
     page_pid = child("sojourn.cli web")
     found = []
@@ -157,7 +157,7 @@ def measure_turns(browser: Browser, address: str, operator: Operator, pid: int) 
 
 
 def measure_delay(browser: Browser, address: str, operator: Operator, seconds: float) -> list[float]:
-    """Seconds from a round's record to the browser."""
+    """Return seconds from a round's record to the browser."""
     browser.open(f"{address}/")
     browser.wait_text("demo round")
     browser.js(WATCH)
@@ -197,9 +197,9 @@ def live() -> None:
 
 
 def paints(browser: Browser, pages: dict[str, str], times: int = 11) -> dict[str, tuple[float, float]]:
-    """By address, milliseconds to the first paint and until these words can be read: medians after the first.
+    """Return, by address, milliseconds to the first paint and until these words are visible: medians after the first.
 
-    The pages take turns, so that what else the machine does hits all of them.
+    The pages run in turns, so that other load affects all of them.
     """
     first: dict[str, list[float]] = {address: [] for address in pages}
     seen: dict[str, list[float]] = {address: [] for address in pages}

@@ -1,9 +1,9 @@
-"""How long a job's page of 2,000 simulated devices takes to its first paint, against an empty page of NiceGUI.
+"""Time to the first paint of a job's page with 2,000 simulated devices, relative to an empty page of NiceGUI.
 
     sojourn plan --strategy visit --devices 2000 --rounds 10 --dropout 0.05 -o /tmp/fleet
     python -m benchmarks.web_paint /tmp/fleet
 
-Turns alternate. *paint*: the browser's own first contentful paint; *shown*: until the picture of the tours is there.
+Turns alternate. *paint*: the browser's own first contentful paint; *shown*: until the picture of the tours is visible.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def measured(browser: Browser, address: str, selector: str) -> tuple[float, floa
 
 
 def kilobytes(folder: str) -> int:
-    """The memory of the server that shows this folder."""
+    """Return the memory of the server that shows this folder."""
     found = subprocess.run(["ps", "-eo", "rss=,args="], capture_output=True, text=True, check=True).stdout
     return max(int(line.split()[0]) for line in found.splitlines() if "sojourn.cli web" in line and folder in line)
 

@@ -1,1 +1,1 @@
-"""What runs in the cloud: jobs, schedules, aggregators, strategies, compiling, releases."""
+"""The coordinator in the cloud: jobs, schedules, aggregators, strategies, compiling, releases."""

@@ -1,19 +1,20 @@
-"""The audit log as a coordinator keeps it: one record for each act, and the newest entries in its state."""
+"""The coordinator's audit log: one record for each action, and the newest entries in its state."""
 
 from __future__ import annotations
 
 import msgspec
 
-from sojourn.protocol.audit import AuditEntry
+from sojourn.protocol.operators import AuditEntry
 
 KEPT = 10_000
-"""At most so many entries are kept; the oldest go first, and the chain goes on from the first that is left."""
+"""Maximum number of stored entries; the oldest are dropped first, and the chain continues from the first that is
+left."""
 RECENT = 1000
-"""Among so many of the newest an act is looked for that was asked for before."""
+"""Number of newest entries that are searched for a repeated request."""
 
 
-class ActLogged(msgspec.Struct, frozen=True, tag="act-logged/1"):
-    """An operator's act, answered."""
+class AuditRecorded(msgspec.Struct, frozen=True, tag="audit-recorded/1"):
+    """An operator's action was answered."""
 
     entry: AuditEntry
 
@@ -23,16 +24,16 @@ class AuditLog(msgspec.Struct):
 
     entries: list[AuditEntry] = []
 
-    def apply(self, record: ActLogged) -> None:
-        """Add one."""
+    def apply(self, record: AuditRecorded) -> None:
+        """Add an entry."""
         self.entries.append(record.entry)
         if len(self.entries) > KEPT:
             del self.entries[: len(self.entries) - KEPT]
 
     def find(self, who: str, ticket: str, what: str, *, proven: bool) -> AuditEntry | None:
-        """The entry of an operator's request, if that was answered before.
+        """Return the entry of an operator's request, if it was answered before.
 
-        Of a request that is proven only what was proven counts: anybody can have another's name refused.
+        A proven request matches only proven entries, since any client can cause a refusal under another's name.
         """
         asked = (ticket, who, what, proven)
         recent = reversed(self.entries[-RECENT:])
@@ -45,5 +46,5 @@ class AuditLog(msgspec.Struct):
 
     @property
     def head(self) -> bytes:
-        """The hash that the next entry carries."""
+        """The hash that the next entry contains."""
         return self.entries[-1].digest if self.entries else b""

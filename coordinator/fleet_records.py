@@ -1,7 +1,7 @@
-"""What a coordinator remembers of its fleet: every device that it saw, their comings and goings, and their visits.
+"""The fleet's history: every known device, connections, disconnections and visits.
 
-Within a bound of age and of size, so that no site can fill the disk with devices that it makes up. What is dropped is
-the oldest. It is for people: nothing is planned by it, so that a lost record costs nothing but itself.
+Age and size are limited, so that no site can fill the disk with invented devices; the oldest entries are dropped first.
+The history is only displayed: planning does not use it, so a lost record has no other effect.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sojourn.protocol.fleet_messages import FleetChange, LastVisit, VisitNote, VisitPhase
+from sojourn.protocol.operator_messages import FleetChange, LastVisit, VisitNote, VisitPhase
 from sojourn.protocol.wire import VisitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 OLDEST = 90 * 86_400.0
-"""Seconds after which comings, goings and visits are forgotten, and devices that have been gone for so long."""
+"""Seconds after which connections, disconnections, visits, and devices disconnected for that long are forgotten."""
 DEVICES = 20_000
-"""At most this many devices are known; those that went longest ago are forgotten first."""
+"""Maximum number of known devices; those that disconnected first are forgotten first."""
 CHANGES = 20_000
-"""At most this many comings and goings are kept."""
+"""Maximum number of stored connections and disconnections."""
 VISIT_BYTES = 4 << 20
-"""Bytes of visits that are kept: about 40,000 of them, fewer if their reasons are long."""
+"""Maximum bytes of stored visits: about 40,000 of them, fewer if their reasons are long."""
 ROUND_BYTES = 2 << 20
-"""Bytes of visits that are kept of one round."""
+"""Maximum bytes of stored visits of one round."""
 REASON = 160
-"""Characters of why a device's last visit did not count, which every list of devices tells."""
+"""Maximum characters of the reason why a device's last visit failed, shown in every list of devices."""
 SHORT = 64
-"""Characters of what a device says of its version and its machine."""
+"""Maximum characters of a device's version and machine."""
 
 
 class DeviceJoined(msgspec.Struct, frozen=True, array_like=True):
-    """A device is here, at this site, and says this of itself."""
+    """A device connected at this site, and reported its version and machine."""
 
     device: str
     site: str
@@ -43,7 +43,7 @@ class DeviceJoined(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FleetChanged(msgspec.Struct, frozen=True, tag="fleet-changed/1"):
-    """Devices came or went; `at` is in seconds since 1970."""
+    """Devices connected or disconnected; `at` is in seconds since 1970."""
 
     at: float
     joined: tuple[DeviceJoined, ...] = ()
@@ -51,13 +51,13 @@ class FleetChanged(msgspec.Struct, frozen=True, tag="fleet-changed/1"):
 
 
 class DeviceForgotten(msgspec.Struct, frozen=True, tag="device-forgotten/1"):
-    """An operator had a device forgotten that was gone."""
+    """An operator removed a disconnected device from the history."""
 
     device: str
 
 
 class VisitOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """How a visit of a round ended, or one that was planned and never was."""
+    """The outcome of a visit of a round, or of one that was planned but never started."""
 
     tour: int
     hop: int
@@ -71,7 +71,7 @@ class VisitOutcome(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def bytes(self) -> int:
-        """About as many as it takes in a snapshot."""
+        """The approximate size in a snapshot."""
         return 60 + len(self.device) + len(self.site) + len(self.reason.encode())
 
 
@@ -84,13 +84,13 @@ class RoundVisits(msgspec.Struct, frozen=True, array_like=True):
     phase: VisitPhase
     outcomes: tuple[VisitOutcome, ...]
     number: int
-    """Of its first visit, counted over all that there ever were."""
+    """The number of its first visit, counted over all visits ever."""
     bytes: int
-    """About as many as they take in a snapshot."""
+    """The approximate size in a snapshot."""
 
 
 class DeviceHistory(msgspec.Struct, array_like=True):
-    """A device that was seen at least once."""
+    """The history of a device."""
 
     site: str
     version: str
@@ -104,7 +104,7 @@ class DeviceHistory(msgspec.Struct, array_like=True):
 
 
 class FleetHistory(msgspec.Struct):
-    """The devices that were seen, and what there was to see, the newest last."""
+    """The known devices and recent events, the newest last."""
 
     devices: dict[str, DeviceHistory] = {}
     changes: list[FleetChange] = []
@@ -112,10 +112,10 @@ class FleetHistory(msgspec.Struct):
     rounds: list[RoundVisits] = []
     visits_counted: int = 0
     visit_bytes: int = 0
-    """Of all rounds that are kept."""
+    """The size of all stored rounds."""
 
     def apply(self, record: FleetChanged) -> None:
-        """Devices came or went."""
+        """Record that devices connected or disconnected."""
         for it in record.joined:
             known = self.devices.setdefault(it.device, DeviceHistory("", "", "", record.at, 0.0, here=False))
             known.site, known.version, known.machine = it.site, it.version, it.machine
@@ -128,13 +128,13 @@ class FleetHistory(msgspec.Struct):
         self._forget(record.at)
 
     def forget(self, record: DeviceForgotten) -> None:
-        """Drop a device; its visits stay in the tables of their jobs."""
+        """Forget a device; its visits remain in the tables of their jobs."""
         self.devices.pop(record.device, None)
 
     def visited(self, at: float, job: str, round_: int, phase: VisitPhase, outcomes: tuple[VisitOutcome, ...]) -> None:
-        """A round or an estimation was closed, and its visits ended like this."""
+        """Record the outcomes of the visits of a closed round or estimation."""
         for each in outcomes:
-            why = each.reason[:REASON] if each.reason and each.status != "done" else msgspec.UNSET
+            why = each.reason[:REASON] if each.reason and each.status != "done" else ""
             self._count(LastVisit(at, job, round_, phase, each.status, why), each.device)
         if outcomes:
             size = sum(each.bytes for each in outcomes)
@@ -152,7 +152,7 @@ class FleetHistory(msgspec.Struct):
                 known.failed += 1
 
     def notes(self) -> Iterator[tuple[int, VisitNote]]:
-        """Every visit that is remembered with its number, the newest first."""
+        """Yield every stored visit with its number, the newest first."""
         for it in reversed(self.rounds):
             for at in range(len(it.outcomes) - 1, -1, -1):
                 each = it.outcomes[at]
@@ -165,12 +165,12 @@ class FleetHistory(msgspec.Struct):
                 )  # fmt: skip
 
     def numbered_changes(self) -> Iterator[tuple[int, FleetChange]]:
-        """Every coming and going that is remembered with its number, the newest first."""
+        """Yield every stored connection and disconnection with its number, the newest first."""
         for at in range(len(self.changes) - 1, -1, -1):
             yield self.changes_dropped + at, self.changes[at]
 
     def _forget(self, now: float) -> None:
-        """Drop what is too old or too much."""
+        """Drop what exceeds the limits of age and size."""
         oldest = now - OLDEST
         drop = max(0, len(self.changes) - CHANGES)
         while drop < len(self.changes) and self.changes[drop].at < oldest:
@@ -191,12 +191,12 @@ class FleetHistory(msgspec.Struct):
 
 
 def worth_keeping(outcomes: Iterable[VisitOutcome]) -> tuple[VisitOutcome, ...]:
-    """As many of a round's visits as a record may hold: whatever sites say, the journal stays small."""
+    """Return as many of a round's visits as a record may hold, so that the journal stays small."""
     found = list(outcomes)
     ends = accumulate(each.bytes for each in found)
     return tuple(each for each, end in zip(found, ends, strict=True) if end <= ROUND_BYTES)
 
 
 def joined(device: str, site: str, version: str, machine: str) -> DeviceJoined:
-    """A device that is here, with as much of what it says as is kept."""
+    """Return a connected device, with its texts cut to their limits."""
     return DeviceJoined(device, site, version[:SHORT], machine[:SHORT])

@@ -1,4 +1,4 @@
-"""The records that change a coordinator's durable state (`coordinator.state`), as its journal holds them."""
+"""The journal records of jobs and their mandates, which change a coordinator's durable state."""
 
 from __future__ import annotations
 
@@ -6,16 +6,45 @@ from typing import Literal
 
 import msgspec
 
-from coordinator.audit_records import ActLogged
+from coordinator.audit_records import AuditRecorded
 from coordinator.fleet_records import DeviceForgotten, FleetChanged, VisitOutcome
-from coordinator.mandate_records import JobMandated, MandateWithdrawn
 from coordinator.rollout_records import RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.protocol.limits import Moment
-from sojourn.protocol.mandate_messages import Normalisation
+from sojourn.protocol.mandates import Normalisation, SignedMandate, SignedWithdrawal
 from sojourn.protocol.messages import Toured
-from sojourn.protocol.visit_words import PASSING, reason_word
+from sojourn.protocol.visit_outcomes import PASSING, reason_word
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TrainingSize
+
+
+class JobMandated(msgspec.Struct, frozen=True, tag="job-mandated/1"):
+    """An operator signed the tasks of a job; `ticket` is the ticket of the request."""
+
+    job: str
+    mandate: SignedMandate
+    ticket: str
+
+
+class MandateWithdrawn(msgspec.Struct, frozen=True, tag="mandate-withdrawn/1"):
+    """An operator withdrew a job's mandates: sites are notified until the last of them would have ended."""
+
+    job: str
+    withdrawal: SignedWithdrawal
+    at: float
+
+
+Withdrawals = dict[str, SignedWithdrawal]
+"""By job, the withdrawals of mandates that might still be valid."""
+KEPT = 256
+"""Maximum number of stored withdrawals: the newest."""
+
+
+def withdrawn(known: Withdrawals, record: MandateWithdrawn) -> Withdrawals:
+    """Return the withdrawals with one more, without those that no longer matter."""
+    all_of_them = {**known, record.job: record.withdrawal}
+    read = {job: it for job, signed in all_of_them.items() if (it := signed.read()) and it.ends > record.at}
+    return {job: all_of_them[job] for job in list(read)[-KEPT:]}
+
 
 Phase = Literal["estimate", "train"]
 INITIAL = "initial"
@@ -24,7 +53,7 @@ ENDED: tuple[JobStatus, ...] = ("done", "stopped", "refused", "failed")
 
 
 class TourPlan(msgspec.Struct, frozen=True):
-    """One tour of the present round: where it runs and which of the job's vectors it starts from."""
+    """A tour of the current round: its site, its devices, and the job's vectors from which it starts."""
 
     number: int
     site: str
@@ -33,30 +62,30 @@ class TourPlan(msgspec.Struct, frozen=True):
     attempt: int = 1
     start: dict[str, str] = msgspec.field(default_factory=lambda: {"model": "model"})
     slot: str | None = None
-    """The slot that its model returns to, where models travel for several rounds."""
+    """The slot that its model returns to, if models travel for several rounds."""
     leg: int = 0
-    """Tours of a later leg depart from the model that the earlier one brought home."""
+    """Tours of a later leg depart from the model that the earlier one brought back."""
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, tag="job-submitted/1"):
-    """A job was queued; `text` is its job file, `ticket` is what the operator called the request."""
+    """A job was queued; `text` is its job file, `ticket` is the ticket of the request."""
 
     job: str
     text: str
     ticket: str
-    at: Moment | msgspec.UnsetType = msgspec.UNSET
-    """When; unset before 0.4.0."""
+    at: Moment | None = None
+    """When, if the date is known."""
 
 
 class JobStarted(msgspec.Struct, frozen=True, tag="job-started/1"):
-    """The job is next in the queue: it is being compiled, or goes on with what was compiled before."""
+    """The job is next in the queue: it is being compiled, or continues with its compiled kit."""
 
     job: str
-    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    at: Moment | None = None
 
 
 class JobContinued(msgspec.Struct, frozen=True, tag="job-continued/1"):
-    """The job has other rounds to do or another target, as `text` says; one that had ended is queued again."""
+    """The job has other rounds or another target, as in `text`; one that had ended is queued again."""
 
     job: str
     text: str
@@ -64,7 +93,7 @@ class JobContinued(msgspec.Struct, frozen=True, tag="job-continued/1"):
 
 
 class JobRemoved(msgspec.Struct, frozen=True, tag="job-removed/1"):
-    """A job that had ended is forgotten, with its models; `remembered` says whether devices may remember it."""
+    """A job that was over was removed with its models; `remembered`: devices may still have state for it."""
 
     job: str
     remembered: bool = False
@@ -76,28 +105,29 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
     job: str
     kit: Ref
     vectors: dict[str, Ref]
-    handout: dict[str, Ref]
+    wire_vectors: dict[str, Ref]
     exemplars: Ref | None
     test: Ref | None
     recipe: str = ""
-    """What the kit was made of; empty where nobody can tell."""
+    """Identifies how the kit was made; empty if that cannot be determined."""
     initial: Ref | None = None
     classes: int = 0
-    notices: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What is odd about the job's own data, if something is."""
-    asks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What the kit asks of devices and sites, if something (`sojourn.protocol.abilities`)."""
-    normalisation: Normalisation | msgspec.UnsetType = msgspec.UNSET
-    """What went into the kit besides the job's file: whoever signs it compiles it again."""
-    size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
-    """What training takes of a device's memory."""
+    notices: tuple[str, ...] = ()
+    """Warnings about the job's own data."""
+    asks: tuple[str, ...] = ()
+    """The abilities that the kit requires of devices and sites (`sojourn.protocol.task`)."""
+    normalisation: Normalisation | None = None
+    """The kit's constants that do not come from the job's file, which a signer needs to compile it again."""
+    size: TrainingSize | None = None
+    """The memory that training needs on a device."""
 
 
 class JobWaits(msgspec.Struct, frozen=True, tag="job-waits/1"):
-    """The next round cannot be planned with the devices that are here."""
+    """The next round cannot be planned with the connected devices, or the job has no signature."""
 
     job: str
     reason: str
+    unsigned: bool = False
 
 
 class RoundPlanned(msgspec.Struct, frozen=True, tag="round-planned/1"):
@@ -108,25 +138,25 @@ class RoundPlanned(msgspec.Struct, frozen=True, tag="round-planned/1"):
     tours: tuple[TourPlan, ...]
     quality: dict[str, float]
     newcomers: tuple[str, ...] = ()
-    """The devices that the job has never had before."""
+    """Devices that are new to the job."""
     notices: tuple[str, ...] = ()
-    """What people should know of the plan."""
+    """Notices about the plan for operators."""
     arranged: tuple[ClientSet, ...] | None = None
-    """None where the arrangement and the arranger's memory are those of before."""
+    """None if the arrangement and the arranger's memory have not changed."""
     memo: Memo = {}
 
 
 class LegPassed(msgspec.Struct, frozen=True, tag="leg-passed/1"):
-    """The tours of a leg are home: what they brought is where the next leg departs."""
+    """The tours of a leg are complete: the next leg departs from their results."""
 
     job: str
     leg: int
     vectors: dict[str, Ref]
-    handout: dict[str, Ref]
+    wire_vectors: dict[str, Ref]
 
 
 class TourArrived(msgspec.Struct, frozen=True, tag="tour-arrived/1"):
-    """A tour's result is here."""
+    """A tour's result has arrived."""
 
     job: str
     toured: Toured
@@ -148,7 +178,7 @@ class TourGivenUp(msgspec.Struct, frozen=True, tag="tour-given-up/1"):
 
 
 class DevicesEstimated(msgspec.Struct, frozen=True, tag="devices-estimated/1"):
-    """What an estimation found out: signatures, and the devices that gave none this time."""
+    """The results of an estimation: signatures, and the devices that gave none this time."""
 
     job: str
     signatures: dict[str, tuple[float, ...]]
@@ -157,36 +187,36 @@ class DevicesEstimated(msgspec.Struct, frozen=True, tag="devices-estimated/1"):
     traffic: int
     samples: dict[str, int] = {}
     weights: dict[str, Ref] = {}
-    norms: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
-    """How far training went, for the gate of the first round; unset where nothing was trained, and before 0.3.0."""
-    failed: int | msgspec.UnsetType = msgspec.UNSET
-    """How many visits came to nothing; unset before 0.4.0."""
-    visited: tuple[VisitOutcome, ...] | msgspec.UnsetType = msgspec.UNSET
-    """How each visit ended; unset before 0.4.0."""
-    at: Moment | msgspec.UnsetType = msgspec.UNSET
-    """When, in seconds since 1970; unset before 0.4.0."""
+    norms: tuple[float, ...] = ()
+    """How far training moved the model, for the gate of the first round; empty if nothing was trained."""
+    failed: int = 0
+    """The number of failed visits."""
+    visited: tuple[VisitOutcome, ...] = ()
+    """The outcome of each visit."""
+    at: Moment | None = None
+    """When, in seconds since 1970, if the date is known."""
 
 
 class Unmerged(msgspec.Struct, frozen=True):
-    """What a job has after a round that merged only because it was the last: with more rounds it goes on from here."""
+    """A job's state after a round that merged only because it was the last: more rounds continue from here."""
 
     vectors: dict[str, Ref]
-    handout: dict[str, Ref]
+    wire_vectors: dict[str, Ref]
     slots: dict[str, float]
     since_merge: int
     merged_fleet: int
 
 
 class RoundKeeps(msgspec.Struct, frozen=True):
-    """What is kept besides the job's new vectors when a round closes.
+    """What is stored in addition to the job's new vectors when a round closes.
 
-    rounds: those whose models are kept from now on, this one's among them. unmeasured: whether this one's is still to
-    be tested, so that another may be the best then.
+    rounds: the rounds whose models are stored from now on, including this one. evaluation_pending: whether this round's
+    model has not been tested yet, so that another one may become the best.
     """
 
     rounds: tuple[int, ...] = ()
     unmerged: Unmerged | None = None
-    unmeasured: bool | msgspec.UnsetType = msgspec.UNSET
+    evaluation_pending: bool = False
 
 
 class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
@@ -194,38 +224,39 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
 
     job: str
     vectors: dict[str, Ref]
-    handout: dict[str, Ref]
+    wire_vectors: dict[str, Ref]
     norms: tuple[float, ...]
     report: RoundReport
     merged: bool = True
     slots: dict[str, float] = {}
-    """The samples that each slot has seen since the last merge; none are left after one."""
+    """The samples that each slot has seen since the last merge; empty after a merge."""
     visits: dict[str, int] = {}
-    """The visits that each device has done in this round."""
+    """The successful visits of each device in this round."""
     samples: dict[str, int] = {}
     weights: dict[str, Ref] = {}
-    rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
-    """By which factor its visits made the loss on the exemplars grow: the median, and the median deviation from it,
-    infinite where there are too few to tell; unset where nobody looked."""
-    keeps: RoundKeeps | msgspec.UnsetType = msgspec.UNSET
-    """Unset before 0.4.0: then nothing was."""
-    visited: tuple[VisitOutcome, ...] | msgspec.UnsetType = msgspec.UNSET
-    """How each visit ended; unset before 0.4.0."""
-    at: Moment | msgspec.UnsetType = msgspec.UNSET
-    """When, in seconds since 1970; unset before 0.4.0."""
+    rises: tuple[float, float] | None = None
+    """The factor by which its visits increased the loss on the exemplars: the median, and the median deviation from it,
+    infinite if there are too few; None if it was not measured."""
+    keeps: RoundKeeps | None = None
+    visited: tuple[VisitOutcome, ...] = ()
+    """The outcome of each visit."""
+    device_notes: dict[str, str] = {}
+    """By device, its note on its own data, if it differs from the last one."""
+    at: Moment | None = None
+    """When, in seconds since 1970, if the date is known."""
 
     @property
-    def unmeasured(self) -> bool:
-        """Whether its report does not say yet how good the model is: then a RoundMeasured follows."""
-        return bool(self.keeps and self.keeps.unmeasured)
+    def evaluation_pending(self) -> bool:
+        """Whether its report has no metrics yet: then a RoundMeasured follows."""
+        return bool(self.keeps and self.keeps.evaluation_pending)
 
 
 class RoundFailed(msgspec.Struct, frozen=True, tag="round-failed/1"):
     """A round, or an estimation before it, ended without a result: the job keeps its model and its round number.
 
-    reason: why, in one sentence. failures: a line for each cause. failed: how many visits failed. visits: the visits
-    that each device did although none counted. silent: the devices that an estimation asked in vain. norms, rises: as
-    in a RoundClosed; refused results are among them, so that a gate that is wrong about all is right the next time.
+    reason: why, in one sentence. failures: a line for each cause. failed: the number of failed visits. visits: the
+    visits of each device, although none counted. silent: devices that did not answer an estimation. norms, rises: as in
+    RoundClosed, including refused results, so that the next round corrects a gate that is wrong about all.
     """
 
     job: str
@@ -236,23 +267,23 @@ class RoundFailed(msgspec.Struct, frozen=True, tag="round-failed/1"):
     visits: dict[str, int] = {}
     silent: tuple[str, ...] = ()
     norms: tuple[float, ...] = ()
-    rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
-    visited: tuple[VisitOutcome, ...] | msgspec.UnsetType = msgspec.UNSET
-    """How each visit ended."""
-    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    rises: tuple[float, float] | None = None
+    visited: tuple[VisitOutcome, ...] = ()
+    """The outcome of each visit."""
+    at: Moment | None = None
     """When, in seconds since 1970."""
 
     @property
     def passing(self) -> bool:
-        """Whether every device declined for a reason that ends by itself: then this is no failed attempt."""
-        ended = [(it.status, reason_word(it.status, it.reason)) for it in self.visited or ()]
+        """Whether every device declined for a temporary reason: then this does not count as a failed attempt."""
+        ended = [(it.status, reason_word(it.status, it.reason)) for it in self.visited]
         return bool(ended) and all(status == "declined" and word in PASSING for status, word in ended)
 
 
 class RoundMeasured(msgspec.Struct, frozen=True, tag="round-measured/1"):
-    """The model of the newest round was tested, or could not be: then `reason` says why, and its figures are NaN.
+    """The model of the newest round was tested, or could not be: then `reason` has the cause, and its metrics are NaN.
 
-    kept: the rounds whose models are kept from now on, since another one may be the best.
+    kept: the rounds whose models are stored from now on, since another one may be the best.
     """
 
     job: str
@@ -261,12 +292,12 @@ class RoundMeasured(msgspec.Struct, frozen=True, tag="round-measured/1"):
     loss: float
     kept: tuple[int, ...] = ()
     reason: str = ""
-    figures: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
-    """Others than accuracy and loss; unset before 0.7.0."""
+    metrics: dict[str, float] = {}
+    """Metrics other than accuracy and loss."""
 
 
 class RoundsKept(msgspec.Struct, frozen=True, tag="rounds-kept/1"):
-    """Of a job's models of earlier rounds only these are kept: room was needed."""
+    """Only these models of a job's earlier rounds are still stored, since space was needed."""
 
     job: str
     rounds: tuple[int, ...]
@@ -278,7 +309,7 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
     job: str
     status: JobStatus
     detail: str
-    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    at: Moment | None = None
 
 
 JobRecord = (
@@ -286,11 +317,11 @@ JobRecord = (
     | TourGivenUp | DevicesEstimated | RoundClosed | RoundFailed | RoundMeasured | RoundsKept | JobEnded | JobContinued
     | JobRemoved | JobMandated
 )  # fmt: skip
-Record = JobRecord | RolloutRecord | FleetChanged | DeviceForgotten | MandateWithdrawn | ActLogged
+Record = JobRecord | RolloutRecord | FleetChanged | DeviceForgotten | MandateWithdrawn | AuditRecorded
 
 
 def blobs_of(record: Record) -> tuple[bytes, ...]:
-    """The digests of the blobs that must be on the disk before this record is."""
+    """Return the digests of the blobs that must be on disk before this record."""
     match record:
         case JobCompiled():
             refs: list[Ref | None] = [
@@ -299,14 +330,14 @@ def blobs_of(record: Record) -> tuple[bytes, ...]:
                 record.exemplars,
                 record.test,
                 *record.vectors.values(),
-                *record.handout.values(),
+                *record.wire_vectors.values(),
             ]
         case RoundClosed():
-            refs = [*record.vectors.values(), *record.handout.values(), *record.weights.values()]
+            refs = [*record.vectors.values(), *record.wire_vectors.values(), *record.weights.values()]
             other = record.keeps.unmerged if record.keeps else None
-            refs += [*other.vectors.values(), *other.handout.values()] if other else []
+            refs += [*other.vectors.values(), *other.wire_vectors.values()] if other else []
         case LegPassed():
-            refs = [*record.vectors.values(), *record.handout.values()]
+            refs = [*record.vectors.values(), *record.wire_vectors.values()]
         case DevicesEstimated():
             refs = [*record.weights.values()]
         case _:

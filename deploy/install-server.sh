@@ -1,28 +1,28 @@
 #!/bin/sh
-# Puts an edge server or a coordinator on a Debian 12 (or newer) machine. Safe to run again: that is how it is upgraded.
-# What runs goes on until the new one is installed; a job that is under way is taken up again.
+# Installs an edge server or a coordinator on a Debian 12 (or newer) machine. Run it again to upgrade.
+# The old version runs until the new one is installed; a running job is resumed.
 set -eu
 
 usage() {
     cat <<'END'
 Usage: install-server.sh edge|coordinator [--wheel FILE | --wheelhouse DIR] [--python PATH] [--without-hashes]
 
-  --wheel FILE       install this wheel of Sojourn (make wheel), and fetch what it needs
+  --wheel FILE       install this wheel of Sojourn (make wheel), and fetch its dependencies
   --wheelhouse DIR   install from the wheels in this folder (make wheelhouse); needs no internet
-  --python PATH      a Python 3.11 or newer, where the system's own is older
-  --without-hashes   take what pip finds, unchecked, where there are no hashes for this machine
+  --python PATH      a Python 3.11 or newer, if the system's is older
+  --without-hashes   accept any wheel that pip finds, unchecked, if there are no hashes for this machine
 
-Without either it installs from the checkout that this script is part of, and fetches what that needs.
-Every wheel must have a SHA-256 that stands in the requirements.txt of device/ (edge) or coordinator/; Sojourn's own has
-none there. A coordinator brings torch: about 2 GB. Then: `sojourn fleet init` or `sojourn edge init`, and systemctl start.
+Without --wheel and --wheelhouse it installs from the checkout that this script is part of, and fetches its dependencies.
+Every wheel must have a SHA-256 in the requirements.txt of device/ (edge) or coordinator/, except Sojourn's own wheel.
+A coordinator installs torch: about 2 GB. Then: `sojourn fleet init` or `sojourn edge init`, and systemctl start.
 END
 }
-say() { printf '%s\n' "$*"; }
+info() { printf '%s\n' "$*"; }
 fail() {
     printf 'error: %s\n' "$*" >&2
     exit 1
 }
-misused() {
+usage_error() {
     printf 'error: %s\n' "$*" >&2
     usage >&2
     exit 2
@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
     case "$1" in
         edge | coordinator) role=$1 && shift ;;
         --wheel | --wheelhouse | --python)
-            [ $# -ge 2 ] || misused "$1 needs a value"
+            [ $# -ge 2 ] || usage_error "$1 needs a value"
             case "$1" in
                 --wheel) wheel=$2 ;;
                 --wheelhouse) wheelhouse=$2 ;;
@@ -43,11 +43,11 @@ while [ $# -gt 0 ]; do
             ;;
         --without-hashes) hashes='' && shift ;;
         -h | --help) usage && exit 0 ;;
-        *) misused "unknown argument: $1" ;;
+        *) usage_error "unknown argument: $1" ;;
     esac
 done
-[ -n "$role" ] || misused "say which: edge or coordinator"
-[ -z "$wheel" ] || [ -z "$wheelhouse" ] || misused "--wheel and --wheelhouse: give one of them"
+[ -n "$role" ] || usage_error "missing argument: edge or coordinator"
+[ -z "$wheel" ] || [ -z "$wheelhouse" ] || usage_error "--wheel and --wheelhouse: give one of them"
 [ -z "$wheel" ] || [ -f "$wheel" ] || fail "--wheel: there is no file $wheel"
 [ -z "$wheelhouse" ] || [ -d "$wheelhouse" ] || fail "--wheelhouse: there is no folder $wheelhouse"
 [ "$(id -u)" -eq 0 ] || fail "run it as root, or with sudo"
@@ -58,13 +58,13 @@ units=/etc/systemd/system
 prefix=/opt/sojourn
 [ -f "$here/$role/$unit" ] || fail "$here/$role/$unit is missing: copy the whole folder deploy"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11) or sys.maxsize < 2**32)' 2>/dev/null ||
-    fail "$python is no 64-bit Python 3.11 or newer: name one with --python"
+    fail "$python is not a 64-bit Python 3.11 or newer: name one with --python"
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     fail "$python cannot make a virtual environment: apt-get install python3-venv"
 command -v mosquitto >/dev/null || [ -x /usr/sbin/mosquitto ] ||
-    say "mosquitto is not installed: for a broker on this machine, apt-get install mosquitto first."
+    info "mosquitto is not installed: for a broker on this machine, apt-get install mosquitto first."
 
-# Both may live on one machine, in one place: an edge server must not take from a coordinator what it needs.
+# Both may be on one machine, in one folder: installing an edge server must not remove a coordinator's dependencies.
 what='sojourn[cloud]' locked=$here/coordinator/requirements.txt
 if [ "$role" = edge ] && [ ! -f "$units/sojourn-coordinator.service" ]; then
     what=sojourn locked=$here/device/requirements.txt
@@ -76,7 +76,7 @@ if [ -n "$hashes" ]; then
         case " $known " in
             *" ${each#*:} "*) ;;
             *) fail "$locked has hashes for $known, not for ${each#*:}: use one of these," \
-                "or let pip take what it finds with --without-hashes" ;;
+                "or accept unchecked wheels with --without-hashes" ;;
         esac
     done
 fi
@@ -93,7 +93,7 @@ pip() {
         --no-cache-dir "$@"
 }
 checked() { pip --require-hashes --no-deps --only-binary :all: "$@"; }
-say "Installing $what into $prefix."
+info "Installing $what into $prefix."
 cannot="pip could not install; nothing was changed"
 if [ -n "$wheelhouse" ]; then
     cannot="pip could not install from $wheelhouse; nothing was changed"
@@ -105,7 +105,7 @@ if [ -n "$wheelhouse" ]; then
     pip "$@" "$what" || fail "$cannot"
 else
     checkout=$(cd "$here/.." && pwd)
-    [ -n "$wheel" ] || [ -f "$checkout/pyproject.toml" ] || fail "this is no checkout of Sojourn: name its wheel with" \
+    [ -n "$wheel" ] || [ -f "$checkout/pyproject.toml" ] || fail "this is not a checkout of Sojourn: name its wheel with" \
         "--wheel (\`make wheel\` in a checkout makes it), or all wheels with --wheelhouse (\`make wheelhouse\`)"
     # The CPU builds of torch are a tenth of the others; they exist there for both architectures.
     set --
@@ -118,23 +118,23 @@ else
         case "$wheel" in /*) ;; *) wheel=$PWD/$wheel ;; esac
         pip "$@" "$wheel${what#sojourn}" || fail "$cannot"
     elif [ -n "$hashes" ]; then
-        # What builds Sojourn is checked as well, and stays outside of what is installed.
+        # The build tools are checked as well, and stay outside of the installation.
         checked --target "$venv/tmp/build" -r "$here/build-requirements.txt" || fail "$cannot"
         build=$venv/tmp/build
         pip --no-deps --no-build-isolation "$checkout" || fail "$cannot"
     else
-        say "Without hashes: what pip finds is not checked."
+        info "Without hashes: the wheels that pip finds are not checked."
         pip "$@" --constraint "$checkout/constraints.txt" "$checkout${what#sojourn}" || fail "$cannot"
     fi
 fi
 rm -rf "$venv/tmp"
-# What an operator added for metrics_port stays, as it is: a node that has a port does not start without it.
+# Keep the package that an operator added for metrics_port: a node that has a port does not start without it.
 for each in "$prefix"/current/lib/python3*/site-packages/prometheus_client*; do
     [ ! -e "$each" ] || cp -R "$each" "$venv"/lib/python3*/site-packages/
 done
 unmet=$("$venv/bin/python" -m pip --disable-pip-version-check check 2>&1) ||
     fail "$locked and Sojourn's wheel are of different versions ($unmet); nothing was changed"
-"$venv/bin/sojourn" --version >/dev/null || fail "what was installed does not run; nothing was changed"
+"$venv/bin/sojourn" --version >/dev/null || fail "the installed program does not run; nothing was changed"
 
 if ! getent passwd "sojourn-$role" >/dev/null; then
     useradd --system --user-group --home-dir "/var/lib/sojourn-$role" --no-create-home --shell /usr/sbin/nologin "sojourn-$role"
@@ -144,7 +144,7 @@ install -d -m 0755 /etc/sojourn
 install -d -m 0700 -o "sojourn-$role" -g "sojourn-$role" "/var/lib/sojourn-$role"
 install -m 0644 "$here/$role/$unit" "$units/$unit"
 if [ "$role" = coordinator ]; then
-    # Enabled by whoever lets devices join with tokens: systemctl enable --now sojourn-door sojourn-broker-reload.path
+    # Enable these to let devices join with tokens: systemctl enable --now sojourn-door sojourn-broker-reload.path
     for each in sojourn-door.service sojourn-broker-reload.path sojourn-broker-reload.service; do
         install -m 0644 "$here/coordinator/$each" "$units/$each"
     done
@@ -161,14 +161,14 @@ if [ ! -e /usr/local/bin/sojourn ]; then ln -sfn "$prefix/current/bin/sojourn" /
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
     systemctl --quiet enable "$unit"
-    # The old program runs until here; restarted, the new one takes up what was under way.
+    # The old version runs until here; after the restart the new one resumes its work.
     systemctl try-restart "$unit"
 else
     mkdir -p "$units/multi-user.target.wants"
     ln -sfn "$units/$unit" "$units/multi-user.target.wants/$unit"
-    say "systemd is not running here: $unit was not started."
+    info "systemd is not running here: $unit was not started."
 fi
 for old in "$prefix"/venv-*; do
     [ "$old" = "$venv" ] || rm -rf "$old"
 done
-say "Installed: $("$prefix/current/bin/sojourn" --version)"
+info "Installed: $("$prefix/current/bin/sojourn" --version)"

@@ -1,9 +1,9 @@
 """Files of exact versions and hashes, from which devices and servers are installed (`pip install --require-hashes`).
 
-Before each requirement stand the wheels that it may be, with the beginnings of their hashes; pip takes these lines for
-comments. So a reader, a test and the bill of materials can tell which hash is which wheel's.
+Each requirement has comment lines that list its wheels with the beginnings of their hashes. With them a reader, a test
+and the bill of materials can match hashes and wheels.
 """
-# ruff: noqa: INP001  # beside the scripts that use what it describes
+# ruff: noqa: INP001  # next to the scripts that use it
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 MACHINES = ("x86_64", "aarch64")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-"""Both stand in the files' first lines, too, where the install scripts look for them."""
+"""Both are also in the files' first lines, where the install scripts read them."""
 _NEWEST_GLIBC, _OLDEST_GLIBC = 41, 5
 _OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 class Install(NamedTuple):
-    """One kind of machine: what its file is called, and what is installed besides the base install."""
+    """One kind of machine: its file, and the extras in addition to the base install."""
 
     file: Path
     about: str
@@ -65,7 +65,7 @@ def _entry(pin: Pin) -> str:
 
 
 def read_lock(path: Path) -> list[Pin]:
-    """The pins of a file that was written here."""
+    """The pins of a file that `write_lock` wrote."""
     pins = []
     for entry in path.read_text().split("\n\n")[1:]:
         names = dict(re.findall(r"^# ([0-9a-f]{12}) (\S+)$", entry, re.MULTILINE))
@@ -76,7 +76,7 @@ def read_lock(path: Path) -> list[Pin]:
 
 
 def supported(python: str, machine: str, glibc: int = _NEWEST_GLIBC) -> set[Tag]:
-    """The wheel tags that a Python on a machine takes, with glibc 2.`glibc`."""
+    """The wheel tags that a Python on a machine supports, with glibc 2.`glibc`."""
     version = tuple(int(part) for part in python.split("."))
     platforms = [
         f"{name}_{machine}"

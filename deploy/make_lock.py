@@ -2,9 +2,9 @@
 
 python -m deploy.make_lock INDEX     a simple index (PEP 503), as pip's --index-url takes it
 
-Versions are those of constraints.txt, in whose environment this must run (`make install`). Hashes are the index's. The
-CPU builds of torch and torchvision are in no such index, but in PyTorch's own: their hashes are taken from
-deploy/coordinator/torch-cpu.sha256, which a person writes, in the form of `sha256sum`.
+Run it in the environment of constraints.txt (`make install`), which has the versions. The hashes are the index's. The
+CPU builds of torch and torchvision are only in PyTorch's own index: their hashes are in
+deploy/coordinator/torch-cpu.sha256, which is written by hand, in the form of `sha256sum`.
 """
 # ruff: noqa: INP001, T201  # a script that prints what it wrote
 
@@ -19,7 +19,7 @@ from deploy.lock_file import HERE, INSTALLS, MACHINES, PYTHONS, Pin, fits, suppo
 from deploy.needed import needed
 
 _CPU_BUILDS = HERE / "coordinator" / "torch-cpu.sha256"
-_PATIENCE = 60.0
+_DOWNLOAD_TIMEOUT = 60.0
 
 
 class _Links(HTMLParser):
@@ -39,7 +39,7 @@ class _Links(HTMLParser):
 def offered(index: str, name: str) -> dict[str, str]:
     """All files of a package that the index has."""
     request = urllib.request.Request(f"{index.rstrip('/')}/{name}/", headers={"Accept": "text/html"})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=_PATIENCE) as page:  # noqa: S310  # the address is the caller's own
+    with urllib.request.urlopen(request, timeout=_DOWNLOAD_TIMEOUT) as page:  # noqa: S310  # the address is the caller's own
         links = _Links()
         links.feed(page.read().decode())
     return links.found
@@ -53,7 +53,7 @@ def cpu_builds(name: str) -> dict[str, str]:
 
 def pin(index: str, name: str, version: str) -> Pin:
     """A package with the hashes of its wheels; every target must have one."""
-    # The ordinary torch for Linux brings gigabytes of CUDA; torchvision's ordinary build runs beside either.
+    # The ordinary torch for Linux brings gigabytes of CUDA; torchvision's ordinary build works with either build.
     files = cpu_builds(name) | ({} if name == "torch" else offered(index, name))
     own = {
         wheel: hash_

@@ -1,17 +1,13 @@
-"""Writes what a version is made of, as CycloneDX 1.6: a bill of materials for each kind of machine.
+"""Write a bill of materials for each kind of machine, as CycloneDX 1.6: `python -m deploy.make_sbom`.
 
-python -m deploy.make_sbom [VERSION]     VERSION is that of this checkout, unless a later one is named
-
-Packages, versions and hashes are those of the requirements files that the machine is installed from; licences, and who
-needs whom, are what the installed packages say of themselves. There is no time and no random number in it: the same
-files give the same bytes.
+Packages, versions and hashes are those of the requirements files that a machine is installed from. Licences and
+dependencies come from the metadata of the installed packages. The same files give the same bytes.
 """
 # ruff: noqa: INP001, T201  # a script that prints what it wrote
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -25,16 +21,16 @@ if TYPE_CHECKING:
 KINDS = ("device", "cloud")
 
 
-def sbom_file(kind: str, version: str) -> Path:
-    """Where the bill of a version is kept."""
-    return HERE / "sbom" / f"{version}-{kind}.cdx.json"
+def sbom_file(kind: str) -> Path:
+    """The file of a kind of machine."""
+    return HERE / "sbom" / f"{kind}.cdx.json"
 
 
-def bill(kind: str, version: str) -> dict[str, Any]:
-    """All that is on a machine of this kind."""
+def bill(kind: str) -> dict[str, Any]:
+    """All packages on a machine of this kind."""
     pins = read_lock(INSTALLS[kind].file)
     refs = {pin.name: _purl(pin.name, pin.version) for pin in pins}
-    sojourn = _purl("sojourn", version)
+    sojourn = _purl("sojourn", __version__)
     needs = graph(kind)
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -47,7 +43,7 @@ def bill(kind: str, version: str) -> dict[str, Any]:
                 "type": "application",
                 "bom-ref": sojourn,
                 "name": "sojourn",
-                "version": version,
+                "version": __version__,
                 "description": f"Sojourn, as it is on {INSTALLS[kind].about}",
                 "licenses": [{"license": {"id": "Apache-2.0"}}],
                 "purl": sojourn,
@@ -87,7 +83,7 @@ def _purl(name: str, version: str) -> str:
 
 
 def _licences(name: str) -> dict[str, Any]:
-    """What a package says of its licence; nothing where it says nothing."""
+    """The licence in a package's metadata; empty if there is none."""
     about = installed(name).metadata
     if "License-Expression" in about:
         return {"licenses": [{"expression": about["License-Expression"]}]}
@@ -99,16 +95,13 @@ def _licences(name: str) -> dict[str, Any]:
     return {"licenses": [{"license": {"name": each}} for each in names]} if names else {}
 
 
-def main(arguments: list[str]) -> int:
-    """Write the bills of a version."""
-    version = arguments[0] if arguments else __version__
+def main() -> None:
+    """Write both bills."""
     for kind in KINDS:
-        path = sbom_file(kind, version)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(bill(kind, version), indent=1) + "\n")
+        path = sbom_file(kind)
+        path.write_text(json.dumps(bill(kind), indent=1) + "\n")
         print(path.relative_to(HERE.parent))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

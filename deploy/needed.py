@@ -1,5 +1,5 @@
-"""Which packages an install needs, at which versions: those of constraints.txt, and what they say that they need."""
-# ruff: noqa: INP001  # beside the scripts that use it
+"""The packages that an install needs, with their versions: those of constraints.txt and their dependencies."""
+# ruff: noqa: INP001  # next to the scripts that use it
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PLAIN = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "implementation_name": "cpython"}
 _CUDA = ("cuda-", "nvidia-", "triton")
-"""Servers get the CPU build of torch, which needs none of these, whichever build is installed here."""
+"""Servers get the CPU build of torch, which does not need these, whichever build is installed here."""
 TARGETS = [
     {
         **_PLAIN,
@@ -38,7 +38,7 @@ def needed(kind: str) -> dict[str, str]:
 
 
 def graph(kind: str) -> dict[str, set[str]]:
-    """For each package of an install those that it needs itself; "" is Sojourn."""
+    """The direct dependencies of each package of an install; "" is Sojourn."""
     found: dict[str, set[str]] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     open_ = [("", _first(kind))]
@@ -48,7 +48,7 @@ def graph(kind: str) -> dict[str, set[str]]:
         for each in requirements:
             package = installed(each.name)
             if not each.specifier.contains(package.version, prereleases=True):
-                sys.exit(f"{package.name} {package.version} is installed, and {name or 'Sojourn'} needs {each}")
+                sys.exit(f"{package.name} {package.version} is installed, but {name or 'Sojourn'} needs {each}")
             own.add(canonicalize_name(each.name))
             key = canonicalize_name(each.name), frozenset(each.extras)
             if key not in seen:
@@ -58,22 +58,22 @@ def graph(kind: str) -> dict[str, set[str]]:
 
 
 def constraints() -> dict[str, str]:
-    """What constraints.txt says, by name."""
+    """The versions in constraints.txt, by name."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
     return {canonicalize_name(name): version for name, version in pairs}
 
 
 def installed(name: str) -> Distribution:
-    """The package as it is here; it must be the pinned version, since what it needs is read from it."""
+    """The installed package; it must have the pinned version, since its dependencies are read from it."""
     try:
         found = distribution(name)
     except PackageNotFoundError:
         sys.exit(f"{name} is not installed here: make install")
-    # constraints.txt leaves setuptools out: that is taken as it is here.
+    # constraints.txt does not list setuptools: the installed version counts.
     pinned = constraints().get(canonicalize_name(name), found.version)
     if found.version.partition("+")[0] != pinned:
-        sys.exit(f"{name} {found.version} is installed, and constraints.txt says {pinned}: make install")
+        sys.exit(f"{name} {found.version} is installed, but constraints.txt has {pinned}: make install")
     return found
 
 
@@ -87,7 +87,7 @@ def _first(kind: str) -> list[Requirement]:
 
 
 def _requirements(package: Distribution, extras: set[str]) -> list[Requirement]:
-    """What a package needs on at least one of the targets."""
+    """The dependencies of a package on at least one of the targets."""
     all_of_them = [Requirement(each) for each in package.requires or ()]
     environments = [{**target, "extra": extra} for target in TARGETS for extra in ("", *sorted(extras))]
     return [

@@ -1,9 +1,9 @@
-"""How the pages of this repository become a site that works without the internet: `make docs`.
+"""Settings to build the pages as a website that works without the internet: `make docs`.
 
-The pages stay where they are and link to each other as files, so that they can be read in any clone and on a
-code-hosting site too. Sphinx reads them from the root of the repository; only the contents are added here.
+The pages link to each other as files, so they work in any clone and on a code-hosting site. Sphinx reads them from the
+root of the repository; this file only adds the navigation.
 """
-# ruff: noqa: INP001  # settings beside the pages that they serve
+# ruff: noqa: INP001  # settings in the folder of the pages
 
 from __future__ import annotations
 
@@ -75,26 +75,26 @@ CONTENTS = {
     "benchmarks/papers/README": {"": ("*/README",)},
     "benchmarks/README": {"": ("RESULTS", "On a GPU <gpu>", "Papers <papers/README>")},
 }  # fmt: skip
-"""The navigation: under each page that has others below it, their headings and pages. A page in none is an error."""
+"""The navigation: for each page, the headings and pages below it. A page without a parent is an error."""
 
 LOADED = re.compile(
     r"""<(?:link|script|img|iframe|source|use)\b[^>]*?(?:src|href)\s*=\s*["']?((?:https?:)?//[^"'\s>]+)"""
 )
-"""What a page loads from elsewhere by itself; links that a person clicks are not meant."""
+"""Content that a page loads from another machine; links are allowed."""
 
 WIDTH = re.compile(r"max-width: ([\d.]+)px;")
-"""How wide a drawing would be. One that is too wide for the page is made a little smaller; what is left is scrolled."""
+"""The width of a drawing. One that is too wide for the page is scaled down to 80 % at most, then scrolled."""
 
 
 def add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Append the contents to the pages that have any."""
+    """Append the navigation to a page."""
     for heading, pages in CONTENTS.get(page, {}).items():
         caption = f":caption: {heading}\n" if heading else ""
         source[0] += "\n\n```{toctree}\n:hidden:\n:glob:\n" + caption + "\n" + "\n".join(pages) + "\n```\n"
 
 
 def draw(_app: Sphinx, document: nodes.document) -> None:
-    """Put the drawing in the place of each Mermaid text, as code-hosting sites do, but without a script in the page."""
+    """Replace each Mermaid text by its drawing, as code-hosting sites do, but without a script in the page."""
     for number, block in enumerate(list(document.findall(nodes.literal_block))):
         if block.get("language") != "mermaid":
             continue
@@ -109,7 +109,7 @@ def draw(_app: Sphinx, document: nodes.document) -> None:
 
 
 def finish(app: Sphinx, error: Exception | None) -> None:
-    """Give the site its first page; and refuse a page that loads from another machine, for there may be no internet."""
+    """Write the first page of the site, and fail if a page loads content from another machine."""
     if error:
         return
     shutil.copy(app.outdir / "README.html", app.outdir / "index.html")
@@ -120,7 +120,7 @@ def finish(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Tell Sphinx of the steps above."""
+    """Register the steps above with Sphinx."""
     app.add_lexer("hex", TextLexer)
     app.connect("source-read", add_contents)
     app.connect("doctree-read", draw)

@@ -1,5 +1,5 @@
-"""Writes pages that are made of the code, or says which of them are not current."""
-# ruff: noqa: INP001  # beside the pages that it serves
+"""Write generated pages, or report which of them are not current."""
+# ruff: noqa: INP001  # in the folder of the pages
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def write_or_check(pages: Mapping[Path, str], command: str, arguments: Sequence[str]) -> int:
-    """Write the pages that differ from their texts; with --check, name them and return 1 if there are any."""
+    """Write the pages that are not current; with --check, only print their names and return 1 if there are any."""
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in arguments:
         sys.stdout.writelines(f"{path.name} is not current: run python -m {command}\n" for path in stale)

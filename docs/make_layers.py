@@ -1,9 +1,9 @@
-"""Writes the table of layers in docs/models.md from the cases that the tests compile.
+"""Generate the table of layers in docs/models.md from the test cases.
 
 python -m docs.make_layers            write the page
-python -m docs.make_layers --check    say whether it is current
+python -m docs.make_layers --check    report whether it is current
 """
-# ruff: noqa: INP001  # a script beside the page that it serves
+# ruff: noqa: INP001  # a script in the folder of its page
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACE = re.compile(r"(<!-- layers -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
 def with_layers(page: str) -> str:
-    """The page with the table in its place."""
+    """Return the page with the current table."""
     rows = ["| layers | |", "|---|---|"]
     rows += [f"| {case.layers} | {_compiled(case.remark)} |" for case in CASES]
     rows += [f"| {case.what} | refused; use {case.instead} |" for case in REFUSED_CASES]
@@ -32,7 +32,7 @@ def _compiled(remark: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or check."""
+    """Write the page, or check it."""
     return write_or_check({PAGE: with_layers(PAGE.read_text(encoding="utf-8"))}, "docs.make_layers", arguments)
 
 

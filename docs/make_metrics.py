@@ -1,9 +1,9 @@
-"""Lists every figure that nodes tell Prometheus in docs/operations.md, from the catalogue that the code tells them by.
+"""Generate the tables of metrics in docs/operations.md from the catalogue.
 
 python -m docs.make_metrics            write the page
-python -m docs.make_metrics --check    say whether it is current
+python -m docs.make_metrics --check    report whether it is current
 """
-# ruff: noqa: INP001  # a script beside the page that it serves
+# ruff: noqa: INP001  # a script in the folder of its page
 
 from __future__ import annotations
 
@@ -13,30 +13,37 @@ from pathlib import Path
 from typing import get_args
 
 from docs.made_pages import write_or_check
-from sojourn.metrics.catalogue import METRICS, Teller
+from sojourn.metrics.catalogue import METRICS, Reporter
 
 PAGE = Path(__file__).parent / "operations.md"
 _PLACE = re.compile(r"(<!-- metrics -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
 def with_metrics(page: str) -> str:
-    """The page with the tables in their place."""
-    return _PLACE.sub(lambda found: found[1] + "\n".join(map(_table, get_args(Teller))) + found[2], page)
+    """Return the page with the current tables."""
+    return _PLACE.sub(lambda found: found[1] + "\n".join(map(_table, get_args(Reporter))) + found[2], page)
 
 
-def _table(teller: Teller) -> str:
+def _table(reporter: Reporter) -> str:
     rows = [
         f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.what} |"
         for metric in METRICS
-        if metric.teller == teller
+        if metric.reporter == reporter
     ]
     return "\n".join(
-        [f"**{teller[0].upper()}{teller[1:]}**", "", "| name | kind | labels | what |", "|---|---|---|---|", *rows, ""]
+        [
+            f"**{reporter[0].upper()}{reporter[1:]}**",
+            "",
+            "| name | kind | labels | what |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
     )
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or check."""
+    """Write the page, or check it."""
     return write_or_check({PAGE: with_metrics(PAGE.read_text(encoding="utf-8"))}, "docs.make_metrics", arguments)
 
 

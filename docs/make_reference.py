@@ -1,12 +1,12 @@
-"""Makes docs/reference.md, every key of every settings file, from the structs that the files are read with.
+"""Generate docs/reference.md, every key of every settings file, from the structs of the settings.
 
 python -m docs.make_reference            write the page
-python -m docs.make_reference --check    say whether it is current
+python -m docs.make_reference --check    report whether it is current
 
-What a key means is the docstring below its field. Where a key has no default that shows how a value is written, that
-docstring ends with an example: `Example: ...`.
+The docstring below a field documents its key. If the default does not show the form of a value, the docstring ends with
+an example: `Example: ...`.
 """
-# ruff: noqa: INP001  # a script beside the page that it serves
+# ruff: noqa: INP001  # a script in the folder of its page
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from msgspec import inspect as kinds
 
 from coordinator.admin.settings import CoordinatorSettings
 from coordinator.jobs.settings import JobSettings
-from coordinator.strategies.strategy import FORMS, OWN_FIELDS
+from coordinator.strategies.strategy import CUSTOM_PART_KEYS, FORMS
 from docs.made_pages import write_or_check
 from edge_agent.settings import AgentSettings
 from hierarchy.settings import EdgeSettings
 from sojourn.parts import Training
-from sojourn.toml import dumps
+from sojourn.settings import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,20 +37,19 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parent / "reference.md"
 HEAD = """# Every key of every settings file
 
-This page is made of the code (`python -m docs.make_reference`): it says what this version reads. Files are TOML. A key
-that is not listed is refused, with the nearest one that is; so is a value of another type or outside of its bounds.
-What has a default may be left out, and `-` is a key that is unset unless you set it. Names of files are meant relative
-to the file that they stand in. Every flag of the command line goes before the file, and where flags say enough no file
-is needed.
+`python -m docs.make_reference` generates this page from the code of this version. Files are TOML. An unknown key is an
+error that names the nearest valid key. A value of another type or out of its range is an error, too. Keys with a
+default are optional; `-` means unset by default. Paths are relative to the folder of the file that contains them. A
+flag of the command line overrides the file. If the flags are complete, no file is needed.
 
-A broker is a table (`[broker]`), or an address alone: `"host"`, `"host:1883"`, `"mqtt://host"`, or with TLS
-`"mqtts://host:8883"`. A device's data, a model and the parts of a strategy may be a text in the same way:
-`data = "photos"`, `model = "cnn"`, `objective = "prox"`.
+A broker is a table (`[broker]`) or only an address: `"host"`, `"host:1883"`, `"mqtt://host"`, or with TLS
+`"mqtts://host:8883"`. A device's data, a model and the parts of a strategy can be text, too: `data = "photos"`,
+`model = "cnn"`, `objective = "prox"`.
 """
 PARTS = """
-Each part is named by its `name`, in the job file or by the strategy; then it has these keys. The defaults here are the
-parts' own: a strategy may set others, and `sojourn strategies show NAME` prints those. What the parts do is in
-[strategies.md](strategies.md#the-parts). Of a part of your own all other keys are its own.
+The job file or the strategy selects each part by its `name`. These are the keys of each part. The defaults are those of
+the part; a strategy may set others, and `sojourn strategies show NAME` prints them.
+[strategies.md](strategies.md#the-parts) describes the parts. A custom part defines all of its other keys.
 """
 FILES = (
     ("A job", JobSettings, "`sojourn job submit job.toml`; with [more tables](simulation.md) also `sojourn simulate`."),
@@ -75,7 +74,7 @@ _WORDS: dict[type, str] = {
 
 
 class Key(NamedTuple):
-    """One key of a table: how it is written, and what it means. `example` is a line of TOML, or a table's heading."""
+    """One key of a table, its form and its meaning. `example` is a line of TOML, or a table's heading."""
 
     name: str
     kind: str
@@ -85,21 +84,21 @@ class Key(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or check."""
+    """Write the page, or check it."""
     return write_or_check({PAGE: page()}, "docs.make_reference", arguments)
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     sections = [HEAD]
-    told: dict[Any, str] = {}
+    described: dict[Any, str] = {}
     for title, form, made_by in FILES:
         sections.append(f"## {title}\n\n{made_by}\n\n{_table(keys_of(form))}")
         for path, inner in tables_of(form):
-            if inner in told:
-                sections.append(f"`[{path}]` has the keys of `{told[inner]}`.\n")
+            if inner in described:
+                sections.append(f"`[{path}]` has the keys of `{described[inner]}`.\n")
                 continue
-            told[inner] = f"[{path}] of {title.lower()}"
+            described[inner] = f"[{path}] of {title.lower()}"
             sections.append(f"### `[{path}]` of {title.lower()}\n\n{_about(inner)}\n\n{_table(keys_of(inner))}")
         if form is JobSettings:
             sections.append(f"### `[training]` of a job\n\n{_about(Training)}\n\n{_table(keys_of(Training))}")
@@ -108,7 +107,7 @@ def page() -> str:
 
 
 def tables_of(form: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, type[msgspec.Struct]]]:
-    """The tables below a form, each with its path and its own form."""
+    """Yield the tables below a form, each with its path and its form."""
     for field in msgspec.structs.fields(form):
         for option in _options(field.type):
             if isinstance(option, kinds.StructType):
@@ -117,14 +116,14 @@ def tables_of(form: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str,
 
 
 def keys_of(form: type[msgspec.Struct]) -> list[Key]:
-    """The keys of a table, those that must be given first."""
+    """Return the keys of a table, required ones first."""
     sentences = sentences_of(form)
     keys = [_key(field, sentences.get(field.name, ""), form) for field in msgspec.structs.fields(form)]
     return sorted(keys, key=lambda key: key.default != REQUIRED)
 
 
 def sentences_of(form: type[msgspec.Struct]) -> dict[str, str]:
-    """What stands below each field, in the form or in those that it is made of."""
+    """Return the docstring below each field of the form and of its base classes."""
     found: dict[str, str] = {}
     for each in reversed([one for one in form.__mro__ if one.__module__.partition(".")[0] != "msgspec"][:-1]):
         tree = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
@@ -149,9 +148,7 @@ def _key(field: msgspec.structs.FieldInfo, sentence: str, form: type[msgspec.Str
     else:
         example = _assigned(name, default)
     if not sentence or not example:
-        raise SystemExit(
-            f"{form.__name__}.{name}: say below it what it means, and with `Example: ...` how it is written"
-        )
+        raise SystemExit(f"{form.__name__}.{name}: add a docstring with its meaning, and an `Example: ...` of its form")
     kind = _kind(field.type) + (", text" if name in getattr(form, "texts", {}) else "")
     return Key(name, kind, _shown(name, default), example, _EXAMPLE.sub("", sentence))
 
@@ -175,7 +172,7 @@ def _assigned(name: str, value: Any) -> str:
 
 
 def _options(form: Any) -> list[Any]:
-    """The kinds of value that a key may have, none left out."""
+    """Return the kinds of value that a key may have, without None."""
     known = kinds.type_info(form)
     options = known.types if isinstance(known, kinds.UnionType) else (known,)
     return [option for option in options if not isinstance(option, kinds.NoneType)]
@@ -223,12 +220,12 @@ def _row(key: Key) -> str:
 
 
 def _parts() -> Iterator[str]:
-    """A table for each kind of part: every part with its keys."""
+    """Yield a table for each kind of part: every part with its keys."""
     yield f"### The parts of a strategy\n{PARTS}"
     for kind, forms in FORMS.items():
         rows = ["| name | key | type | default | example | what |", "|---|---|---|---|---|---|"]
         for name, form in forms.items():
-            own = OWN_FIELDS.get(kind, ()) if name == "own" else None
+            own = CUSTOM_PART_KEYS.get(kind, ()) if name == "own" else None
             shown = "package.module:Class" if name == "own" else name
             keys = [key for key in keys_of(form) if own is None or key.name in own]
             rows += [f"| `{shown}` {_row(key)}" for key in keys]

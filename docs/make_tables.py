@@ -1,9 +1,9 @@
-"""Draws the state machines in docs/architecture.md from the tables that the code steps through.
+"""Generate the diagrams of the state machines in docs/architecture.md from their tables.
 
 python -m docs.make_tables            write the page
-python -m docs.make_tables --check    say whether it is current
+python -m docs.make_tables --check    report whether it is current
 """
-# ruff: noqa: INP001  # a script beside the page that it serves
+# ruff: noqa: INP001  # a script in the folder of its page
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 from coordinator.machine.job_table import JOB
-from coordinator.machine.rollout_table import ROLLOUT
+from coordinator.machine.rollout_progress import ROLLOUT
 from docs.made_pages import write_or_check
-from edge_agent.releases.table import DEVICE_RELEASE
-from edge_agent.visit_table import DEVICE_VISIT
-from hierarchy.edge.tour_table import TOUR
-from hierarchy.edge.visit_table import VISIT
+from edge_agent.releases.orders import DEVICE_RELEASE
+from edge_agent.visit_states import DEVICE_VISIT
+from hierarchy.edge.tables import TOUR, VISIT
 
 PAGE = Path(__file__).parent / "architecture.md"
 TABLES = {table.name: table for table in (JOB, TOUR, VISIT, DEVICE_VISIT, ROLLOUT, DEVICE_RELEASE)}
@@ -25,12 +24,12 @@ _PLACE = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTAL
 
 
 def with_tables(page: str) -> str:
-    """The page with every table drawn in its place."""
+    """Return the page with the current diagrams."""
     return _PLACE.sub(lambda found: f"{found[1]}```mermaid\n{TABLES[found[2]].mermaid()}```\n{found[3]}", page)
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or check."""
+    """Write the page, or check it."""
     return write_or_check({PAGE: with_tables(PAGE.read_text(encoding="utf-8"))}, "docs.make_tables", arguments)
 
 

@@ -11,7 +11,7 @@ __all__ = ["Model"]
 
 
 def __getattr__(name: str) -> Any:
-    # Only when it is asked for: numpy and onnxruntime come with it, and the agent's own process is small without them.
+    # Imported on first use: it loads numpy and onnxruntime, which the agent's own process does not need.
     if name == "Model":
         from edge_agent.inference.model import Model  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""The agent: the state machine of a device, which hands each event to the part of it that the event is for.
+"""The state machine of a device, which passes each event to its visits, its releases or its mandates.
 
-A machine without I/O (`sojourn.node.machine`). `edge_agent.visits` leads visits, `edge_agent.releases.machine` what is
-served; the two share one processor, so a release is tried only while no visit is under way, and the other way round.
-What is durable changes only in `apply`.
+The machine does no I/O (`sojourn.node.machine`). `edge_agent.visits` handles visits, `edge_agent.releases.machine`
+handles releases. Both share one processor: a release is tried only while no visit is active, and a visit is trained
+only while no release is being tried. Durable state changes only in `apply`.
 """
 
 from __future__ import annotations
@@ -11,35 +11,34 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from edge_agent.mandate_records import MandateEnded
+from edge_agent.limits import memory_needed
 from edge_agent.mandates import Mandates
-from edge_agent.offer_check import memory_needed
-from edge_agent.records import AgentState, Record
+from edge_agent.records import AgentState, MandateEnded, Record
 from edge_agent.releases.machine import ReleaseMachine
-from edge_agent.releases.work import Usage
-from edge_agent.training.work import Trained, Warm
+from edge_agent.releases.orders import Usage
+from edge_agent.training.messages import Trained, Warm
 from edge_agent.visits import VisitMachine
-from sojourn.data.data_survey import DataSurvey
 from sojourn.node.machine import (
-    Announce,
     Append,
-    Did,
-    DidNot,
-    Do,
-    Doing,
     Effect,
-    Linked,
+    LinkUp,
+    LocalEvent,
+    Log,
+    PublishBirth,
     Pull,
     Pulled,
     PullFailed,
     Received,
-    Say,
-    Told,
-    Woke,
-    soonest,
+    StartWork,
+    TimerFired,
+    WorkDone,
+    WorkFailed,
+    WorkProgress,
+    earliest,
 )
-from sojourn.protocol.mandate_messages import Recall
-from sojourn.protocol.mending import read_record
+from sojourn.protocol.data_summary import DataSurvey
+from sojourn.protocol.limits import decoded
+from sojourn.protocol.mandates import Recall
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.release_messages import Release
 from sojourn.protocol.topics import Address
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
     from edge_agent.visits import Objection, Room, Sign
     from sojourn.node.machine import Event
-    from sojourn.protocol.messages import Message
+    from sojourn.protocol.registry import Message
     from sojourn.protocol.topics import Role
     from sojourn.protocol.wire import Offer
 
@@ -84,70 +83,70 @@ class Agent:
             self._visits.room = room
         self._releases = releases or ReleaseMachine("", "")
         self._warming: Prepare | None = None
-        """The visit that is near, for which the worker is made ready."""
+        """The announced visit for which the worker loads data and graphs in advance."""
 
     def role_of(self, sender: str) -> Role | None:
-        """Only edge servers write to a device; with a list of them, only those."""
+        """Return the role of a sender: only edge servers may write to a device, and only the listed ones if any are."""
         return "edge" if not self._edges or sender in self._edges else None
 
     def restore(self, snapshot: bytes) -> None:
-        """Take the durable state from a snapshot."""
-        self.state = self._visits.state = read_record(snapshot, AgentState)
+        """Load the durable state from a snapshot."""
+        self.state = self._visits.state = decoded(snapshot, AgentState)
 
     def snapshot(self) -> bytes:
-        """The durable state as bytes."""
+        """Return the durable state as bytes."""
         return msgspec.msgpack.encode(self.state)
 
     def apply(self, record: Record) -> None:
-        """Change the durable state by one record."""
+        """Apply one record to the durable state."""
         self.state.apply(record)
 
     remedy = (
-        "Visits of which something is missing are begun again when edge servers ask for them; what objectives remember "
-        "between visits may be lost. Nothing needs to be done. To start empty instead: stop the agent and move its "
+        "Visits with missing records start again when edge servers ask for them; state that objectives keep between "
+        "visits may be lost. No action is needed. To start with an empty store instead: stop the agent and move its "
         "store away."
     )
 
-    def objection(self, record: Record) -> str | None:  # noqa: ARG002  # visits are told apart by what they change
-        """Have none: a record of a visit or a line that is not here cannot be applied."""
+    def validation_error(self, record: Record) -> str | None:  # noqa: ARG002  # any record can be applied
+        """Return None: every record that can be decoded is valid."""
         return None
 
-    def mend(self, boots: int) -> None:  # noqa: ARG002  # a device gives no numbers
-        """Records were lost."""
-        self.state.mend()
+    def reserve_newer_attempts(self, boots: int) -> None:  # noqa: ARG002  # a device assigns no attempt numbers
+        """Update the state after records were lost."""
+        self.state.reserve_newer_attempts()
 
-    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
-        """Go on without blobs that are gone."""
-        return self.state.do_without(missing)
+    def drop_missing_blobs(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Drop the results whose blobs are missing; return a message for each."""
+        return self.state.drop_missing_blobs(missing)
 
     def live(self) -> AbstractSet[bytes]:
-        """All that a held visit, the job's memory or a warm worker refers to."""
+        """Return the digests of all blobs that visits, objective memory, releases or the warm-up refer to."""
         warming = {self._warming.kit.digest} if self._warming else set()
         return self.state.live() | warming
 
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:  # noqa: ARG002
-        """A node that speaks sends what is being fetched."""
-        if spoke:
-            self._visits.heard(now)
+    def on_traffic(self, peer: Address, traffic: int, now: float, *, sign_of_life: bool) -> None:  # noqa: ARG002
+        """Handle traffic from a peer: it shows that the blobs being fetched are arriving."""
+        if sign_of_life:
+            self._visits.on_traffic(now)
 
     def wake_at(self) -> float | None:
-        """The next resend or sign of life."""
-        return soonest(self._visits.wake_at(trying=self._releases.trying), self._mandates.wake_at())
+        """Return the time of the next resend, progress report or mandate check."""
+        return earliest(self._visits.wake_at(trying=self._releases.trying), self._mandates.wake_at())
 
     def start(self, now: float) -> list[Effect]:
-        """Go on with what the durable state says was under way."""
+        """Resume the work that was active when the durable state was last written."""
         effects = [*self._mandates.start(self.state, now), *self._releases.start(self.state), *self._visits.start(now)]
-        return [*effects, *self._releases.go_on(self.state, busy=self._busy)]
+        return [*effects, *self._releases.advance(self.state, busy=self._busy)]
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """What is to be done about an event."""
+        """Return the effects of an event."""
         effects = self._react(event, now)
         if self._visits.waits and not self._releases.trying:
             effects += self._visits.train_if_unblocked(now)
         if busy := self._busy:
             self._warming = None
         if self._releases.waits:
-            effects += self._releases.go_on(self.state, busy=busy)
+            effects += self._releases.advance(self.state, busy=busy)
         return effects
 
     @property
@@ -157,12 +156,12 @@ class Agent:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way and nobody waits for an answer: then all that counts is in its durable state."""
+        """Whether no work is active and no reply is pending, so that the durable state is the whole state."""
         return not (self._busy or self._warming or self.state.held or self.state.lines) and self.wake_at() is None
 
     @property
     def _busy(self) -> bool:
-        """Whether a visit is under way."""
+        """Whether a visit is active."""
         return self._visits.active is not None
 
     def _react(self, event: Event, now: float) -> list[Effect]:
@@ -173,52 +172,52 @@ class Agent:
                 return self._pulled(event.digest, now)
             case PullFailed():
                 return self._pull_failed(event, now)
-            case Doing():
-                self._visits.doing(event, now)
+            case WorkProgress():
+                self._visits.on_progress(event, now)
                 return []
-            case Did():
-                return self._did(event, now)
-            case DidNot():
-                return self._did_not(event, now)
-            case Told():
-                return self._told(event.what)
-            case Linked():
-                return [*self._visits.linked(now), *self._releases.linked(self.state)]
-            case Woke():
-                return [*self._look_at_mandates(now), *self._visits.woke(now)]
+            case WorkDone():
+                return self._on_work_done(event, now)
+            case WorkFailed():
+                return self._on_work_failed(event, now)
+            case LocalEvent():
+                return self._on_local_event(event.what)
+            case LinkUp():
+                return [*self._visits.on_link_up(now), *self._releases.on_link_up(self.state)]
+            case TimerFired():
+                return [*self._check_mandates(now), *self._visits.on_timer(now)]
             case _:
                 return []
 
-    def _look_at_mandates(self, now: float) -> list[Effect]:
-        """End those whose time is over, when it is time to look."""
+    def _check_mandates(self, now: float) -> list[Effect]:
+        """End the mandates that have expired, if a check is due."""
         at = self._mandates.wake_at()
         if at is None or at > now:
             return []
-        effects = self._mandates.look(self.state, now)
+        effects = self._mandates.check_clock(self.state, now)
         ended = [it.record.job for it in effects if isinstance(it, Append) and isinstance(it.record, MandateEnded)]
         for job in ended:
-            effects += self._visits.mandate_over(job, now)
+            effects += self._visits.on_mandate_ended(job, now)
         return effects
 
-    def _recalled(self, message: Recall, now: float) -> list[Effect]:
+    def _on_recall(self, message: Recall, now: float) -> list[Effect]:
         job, effects = self._mandates.recalled(self.state, message.withdrawal)
         if job and self._warming and self._warming.job == job:
             self._warming = None
-        return [*effects, *(self._visits.mandate_over(job, now) if job else ())]
+        return [*effects, *(self._visits.on_mandate_ended(job, now) if job else ())]
 
-    def _told(self, what: object) -> list[Effect]:
+    def _on_local_event(self, what: object) -> list[Effect]:
         if isinstance(what, DataSurvey):
-            return self._looked(what)
-        return self._releases.used(what, self.state) if isinstance(what, Usage) else []
+            return self._on_survey(what)
+        return self._releases.on_usage(what, self.state) if isinstance(what, Usage) else []
 
-    def _looked(self, found: DataSurvey) -> list[Effect]:
-        """The data was looked at: say here what it was taken for, and to others as much as the owner shares."""
+    def _on_survey(self, found: DataSurvey) -> list[Effect]:
+        """Log how the data was interpreted, and publish the part of the summary that the owner shares."""
         offer = self._visits.offer
         summary = found.summary.shared(offer.shares)
         self.offer = self._visits.offer = msgspec.structs.replace(offer, summary=summary)
         level: Literal["info", "warning"] = "warning" if found.summary.fault else "info"
-        facts = [Say(f"data: {line}", level) for line in found.facts]
-        return [*facts, *(Say(f"data: {text}", "warning") for text in found.warnings), Announce()]
+        facts = [Log(f"data: {line}", level) for line in found.facts]
+        return [*facts, *(Log(f"data: {text}", "warning") for text in found.warnings), PublishBirth()]
 
     def _receive(self, edge: Address, message: Message, now: float) -> list[Effect]:
         match message:
@@ -233,7 +232,7 @@ class Agent:
             case Cancel():
                 return self._visits.answered(edge, message.visit, accepted=False)
             case Recall():
-                return self._recalled(message, now)
+                return self._on_recall(message, now)
             case Release():
                 return self._releases.ordered(self.state, edge, message)
             case _:
@@ -242,7 +241,7 @@ class Agent:
     def _prepare(self, edge: Address, message: Prepare) -> list[Effect]:
         if self._busy or self._objection() or not self._mandates.allows(self.state, edge.name, message):
             return []
-        if self._visits.room(memory_needed(message)):  # the visit will be declined: its kit is not fetched for nothing
+        if self._visits.room(memory_needed(message)):  # the visit would be declined: do not fetch its kit
             return []
         self._warming = message
         return [Pull(message.kit, edge)]
@@ -252,7 +251,7 @@ class Agent:
         if self._visits.lacks(digest):
             return self._visits.pulled(digest, now)
         if self._warming and self._warming.kit.digest == digest:
-            return [Do("warm", Warm(self._warming.kit, self._warming.task))]
+            return [StartWork("warm", Warm(self._warming.kit, self._warming.task))]
         return []
 
     def _pull_failed(self, event: PullFailed, now: float) -> list[Effect]:
@@ -261,16 +260,16 @@ class Agent:
             effects += self._visits.pull_failed(event.reason, now)
         return effects
 
-    def _did(self, event: Did, now: float) -> list[Effect]:
-        released = self._releases.did(event, self.state)
+    def _on_work_done(self, event: WorkDone, now: float) -> list[Effect]:
+        released = self._releases.on_work_done(event, self.state)
         if released is not None:
             return released
         if self._visits.trains(event.key) and isinstance(event.outcome, Trained):
-            return self._visits.did(event.outcome, now)
+            return self._visits.on_trained(event.outcome, now)
         return []
 
-    def _did_not(self, event: DidNot, now: float) -> list[Effect]:
-        released = self._releases.did_not(event, self.state)
+    def _on_work_failed(self, event: WorkFailed, now: float) -> list[Effect]:
+        released = self._releases.on_work_failed(event, self.state)
         if released is not None:
             return released
-        return self._visits.did_not(event, now) if self._visits.trains(event.key) else []
+        return self._visits.on_work_failed(event, now) if self._visits.trains(event.key) else []

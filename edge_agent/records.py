@@ -1,4 +1,4 @@
-"""What an agent must not forget: its durable state, and the records that change it."""
+"""The durable state of an agent: its visits, releases and mandates, and the records that change them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.mandate_records import MandateBook, MandateEnded, MandateRecord
+from sojourn.protocol.limits import Moment
+from sojourn.protocol.mandates import SignedMandate
 from sojourn.protocol.messages import Visit, Visited
 from sojourn.protocol.release import ENDS, Goods, Health, Order, ReleaseState
 from sojourn.protocol.wire import Ref, VisitId
@@ -14,12 +15,105 @@ from sojourn.protocol.wire import Ref, VisitId
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
+
+MANDATES_KEPT = 64
+"""Maximum number of jobs whose mandates are stored; expired ones are removed first, and without any expired one no new
+mandate is taken."""
+
+
+class MandateTaken(msgspec.Struct, frozen=True, tag="mandate-taken/1"):
+    """A mandate was checked and replaces the job's earlier one. `by`: the operator whose key signed it."""
+
+    job: str
+    serial: int
+    by: str
+    mandate: SignedMandate
+    until: Moment
+    at: Moment
+
+
+class MandateEnded(msgspec.Struct, frozen=True, tag="mandate-ended/1"):
+    """The mandates of a job up to this serial have ended; with `forget`, the job's memory is deleted, too."""
+
+    job: str
+    serial: int
+    why: str
+    until: Moment
+    """When the mandate would have expired."""
+    at: Moment
+    forget: bool = False
+
+
+class ClockSeen(msgspec.Struct, frozen=True, tag="clock-seen/1"):
+    """The system clock has shown this time; with `corrected`, the owner states that later times were wrong."""
+
+    at: Moment
+    corrected: bool = False
+
+
+MandateRecord = MandateTaken | MandateEnded | ClockSeen
+
+
+class HeldMandate(msgspec.Struct):
+    """The newest mandate of a job: in force while `ended` is empty.
+
+    signed: None if only its withdrawal was received. until: its expiry. visits: the number of results sent under it.
+    """
+
+    serial: int
+    until: Moment
+    by: str = ""
+    signed: SignedMandate | None = None
+    taken: Moment = 0.0
+    visits: int = 0
+    ended: str = ""
+    ended_at: Moment = 0.0
+
+
+class MandateBook(msgspec.Struct):
+    """The mandates of a device by job, and the latest time that its clock has shown."""
+
+    held: dict[str, HeldMandate] = {}
+    seen: Moment = 0.0
+
+    def apply(self, record: MandateRecord) -> None:
+        """Apply one record."""
+        match record:
+            case ClockSeen():
+                self.seen = record.at if record.corrected else max(self.seen, record.at)
+            case MandateTaken():
+                self.held.pop(record.job, None)
+                self.held[record.job] = HeldMandate(record.serial, record.until, record.by, record.mandate, record.at)
+                self.seen = max(self.seen, record.at)
+                self._make_room()
+            case MandateEnded():
+                known = self.held.get(record.job)
+                if known is None:
+                    known = self.held[record.job] = HeldMandate(record.serial, record.until)
+                known.serial, known.until = max(known.serial, record.serial), max(known.until, record.until)
+                known.ended, known.ended_at = record.why, record.at
+                self.seen = max(self.seen, record.at)
+                self._make_room()
+
+    def is_full(self, now: float) -> bool:
+        """Whether no mandate of another job can be stored."""
+        return len(self.held) >= MANDATES_KEPT and not self._expired(now)
+
+    def _expired(self, now: float) -> list[str]:
+        """Return the jobs whose ended mandates have also expired: without a record they are still refused."""
+        return [job for job, it in self.held.items() if it.ended and it.until <= now]
+
+    def _make_room(self) -> None:
+        for job in self._expired(self.seen)[: max(0, len(self.held) - MANDATES_KEPT)]:
+            del self.held[job]
+
+
 Key = str
 """A visit without its attempt: job, round, tour, hop."""
 RESULTS_KEPT = 32
-"""At most this many results that nobody fetches, and fences of past rounds, are kept; the oldest goes first."""
-REMEMBERED = 16
-"""The memories of at most this many jobs are kept; the one that changed longest ago goes first."""
+"""Maximum number of stored results that no edge server has accepted, and of fences; the oldest is removed first."""
+MAX_MEMORIES = 16
+"""Maximum number of jobs with objective memory; the one that changed longest ago is removed first."""
 
 
 class VisitTaken(msgspec.Struct, frozen=True, tag="visit-taken/1"):
@@ -30,7 +124,7 @@ class VisitTaken(msgspec.Struct, frozen=True, tag="visit-taken/1"):
 
 
 class VisitTrained(msgspec.Struct, frozen=True, tag="visit-trained/1"):
-    """A visit is trained; its result waits to be accepted."""
+    """A visit was trained; its result waits to be accepted."""
 
     key: Key
     answer: Visited
@@ -45,14 +139,14 @@ class VisitEnded(msgspec.Struct, frozen=True, tag="visit-ended/1"):
 
 
 class ReleaseOrdered(msgspec.Struct, frozen=True, tag="release-ordered/1"):
-    """An order was taken: trusted, and newer than any before it."""
+    """A release order was taken: it is trusted, and newer than any before it."""
 
     source: str
     order: Order
 
 
 class ReleaseEnded(msgspec.Struct, frozen=True, tag="release-ended/1"):
-    """What became of a line's newest order, or later of what it made the device serve."""
+    """The outcome of a line's newest order, or of the release that it installed."""
 
     line: str
     state: ReleaseState
@@ -64,7 +158,7 @@ Record = VisitTaken | VisitTrained | VisitEnded | ReleaseOrdered | ReleaseEnded 
 
 
 class HeldVisit(msgspec.Struct):
-    """A visit that is under way, or whose result waits."""
+    """A visit that is active, or whose result waits to be accepted."""
 
     source: str
     order: Visit = msgspec.field(name="visit")
@@ -73,21 +167,21 @@ class HeldVisit(msgspec.Struct):
 
 
 class Memory(msgspec.Struct):
-    """What is kept for a job's objective, and how many accepted visits have gone into it."""
+    """The memory of a job's objective, and the number of accepted visits that contributed to it."""
 
     vectors: dict[str, Ref] = {}
     visits: int = 0
 
 
 class ServedRelease(msgspec.Struct, frozen=True):
-    """A version of a model line that programs on this device are given."""
+    """A version of a model line that this device serves."""
 
     version: int
     goods: Goods
 
 
 class ReleaseLine(msgspec.Struct):
-    """A model line: its newest order and what became of it, what is served, and what was served before that."""
+    """A model line: its newest order with its outcome, the served release, and the previous one."""
 
     source: str
     order: Order
@@ -97,16 +191,16 @@ class ReleaseLine(msgspec.Struct):
     serving: ServedRelease | None = None
     previous: ServedRelease | None = None
     unsure: bool = False
-    """Whether something else may be on the disk than `serving` says: work on it was begun whose end is not known."""
+    """Whether the release on the disk may differ from `serving`, because installation was interrupted."""
 
     @property
     def serves_as_ordered(self) -> bool:
-        """Whether what is served is exactly what the order asks for."""
+        """Whether the served release is the ordered one."""
         goods = self.order.goods
         return goods is not None and self.serving == ServedRelease(self.order.version, goods)
 
     def end(self, record: ReleaseEnded) -> None:
-        """Take down what became of the order."""
+        """Record the outcome of the order."""
         self.state, self.detail, self.health = record.state, record.detail, record.health
         if record.state == "fell-back":
             self.serving, self.previous, self.unsure = self.previous, None, True
@@ -131,16 +225,10 @@ class AgentState(msgspec.Struct):
     memory: dict[str, Memory] = {}
     kits: list[Ref] = []
     lines: dict[str, ReleaseLine] = {}
-    mandate_book: MandateBook | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="mandates")
-    """Unset where there was never one."""
-
-    @property
-    def mandates(self) -> MandateBook:
-        """What is known of mandates."""
-        return MandateBook() if isinstance(self.mandate_book, msgspec.UnsetType) else self.mandate_book
+    mandates: MandateBook = msgspec.field(default_factory=MandateBook)
 
     def apply(self, record: Record) -> None:
-        """Change by one record."""
+        """Apply one record."""
         match record:
             case ReleaseOrdered():
                 self._order(record)
@@ -152,7 +240,7 @@ class AgentState(msgspec.Struct):
             case VisitTrained():
                 held = self.held[record.key]
                 held.answer, held.memory = record.answer, record.memory
-                if self.mandate_book and (signed := self.mandate_book.held.get(held.order.id.job)):
+                if signed := self.mandates.held.get(held.order.id.job):
                     signed.visits += 1
             case VisitEnded():
                 held = self.held.pop(record.key)
@@ -165,24 +253,23 @@ class AgentState(msgspec.Struct):
             case _:
                 self._mandate(record)
 
-    def mend(self) -> None:
-        """Records are missing: of untrained visits only the newest is worked on, and what is served is looked at."""
+    def reserve_newer_attempts(self) -> None:
+        """Handle missing records: keep only the newest untrained visit, and check every served release."""
         for key in [key for key, held in self.held.items() if held.answer is None][:-1]:
             self.apply(VisitEnded(key, accepted=False))
         for line in self.lines.values():
             line.unsure = True
 
-    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
-        """Drop the results whose vectors are gone: who waits for one asks again, and then it is trained again."""
+    def drop_missing_blobs(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Drop the results whose vectors are missing: if an edge server asks again, the visit is trained again."""
         gone = {key: it for key, it in self.held.items() if it.answer and missing & _digests(it.answer)}
         for key in gone:
             del self.held[key]
-        again = "is gone; it is trained again if it is asked for"
-        return [f"the result of the visit {held.order.id} {again}" for held in gone.values()]
+        again = "is lost; the visit is trained again if an edge server asks for it"
+        return [f"the result of visit {held.order.id} {again}" for held in gone.values()]
 
     def _mandate(self, record: MandateRecord) -> None:
-        self.mandate_book = self.mandates
-        self.mandate_book.apply(record)
+        self.mandates.apply(record)
         if isinstance(record, MandateEnded) and record.forget:
             self.memory.pop(record.job, None)
             self.kits = []
@@ -196,25 +283,25 @@ class AgentState(msgspec.Struct):
         self.lines[record.order.line] = new
 
     def unanswered(self, job: str) -> list[Key]:
-        """The results that would change what is remembered for a job, if they were accepted."""
+        """Return the unanswered results that would change a job's memory when accepted."""
         return [key for key, held in self.held.items() if held.order.id.job == job and held.memory]
 
     def _remember(self, held: HeldVisit) -> None:
         job = held.order.id.job
-        # The training process says what it could use: a memory that it found lost began anew.
+        # The training process reports how many visits its memory included: 0 if the memory was lost.
         earlier = int(held.answer.metrics.get("remembered", 0)) if held.answer else 0
         self.memory.pop(job, None)
         self.memory[job] = Memory(held.memory, earlier + 1)
-        while len(self.memory) > REMEMBERED:
+        while len(self.memory) > MAX_MEMORIES:
             del self.memory[next(iter(self.memory))]
 
     def fence(self, key: Key) -> tuple[int, int]:
-        """The newest attempt of a visit that came here: only a later one is new."""
+        """Return the newest known attempt of a visit: only a later one is new."""
         held = self.held.get(key)
         return held.order.id.attempt if held else self.fences.get(key, (-1, -1))
 
     def live(self) -> set[bytes]:
-        """The blobs that this state refers to."""
+        """Return the digests of the blobs that this state refers to."""
         kept = [*self.kits]
         for held in self.held.values():
             kept += [held.order.kit, *held.order.vectors.values(), *held.memory.values()]
@@ -231,16 +318,16 @@ def _digests(answer: Visited) -> set[bytes]:
 
 
 def key_of(visit: VisitId) -> Key:
-    """The visit without its attempt."""
+    """Return the key of a visit: its name without the attempt."""
     return f"{visit.job}/{visit.round}/{visit.tour}/{visit.hop}"
 
 
 def supersedes(new: VisitId, old: VisitId) -> bool:
-    """Whether the job has moved on from the old visit: to a later round, or within the tour to a later attempt."""
+    """Whether `new` replaces `old`: it is of a later round, or a later attempt within the same tour."""
     same_tour = (new.job, new.round, new.tour) == (old.job, old.round, old.tour)
     return (new.job == old.job and new.round > old.round) or (same_tour and new.attempt > old.attempt)
 
 
 def work_key(visit: VisitId) -> str:
-    """The visit with its attempt: the name of the work that trains it."""
+    """Return the name of the work that trains a visit: its name with the attempt."""
     return f"{visit.job}/{visit.round}/{visit.tour}/{visit.hop}/{visit.attempt[0]}.{visit.attempt[1]}"

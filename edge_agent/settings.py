@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from edge_agent.limits.settings import LimitSettings
+from edge_agent.limits import LimitSettings
 from sojourn.data.source import DataSettings
 from sojourn.links.settings import BrokerSettings, MetricsPort
 from sojourn.logs import LogFormat
@@ -16,77 +16,79 @@ from sojourn.settings import Texts, broker_table, path_table
 
 
 class ReleaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the device serves to programs."""
+    """Settings for serving releases to local programs."""
 
     key_file: str | None = None
-    """Holds the public key of those whose releases it serves; without one it serves none. Example: `"release.pub"`."""
+    """File with the public key that verifies release orders; without it, the device serves no releases. Example:
+    `"release.pub"`."""
     report_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
-    """How often it tells how programs use a release, at most; errors are told at once."""
+    """Minimum seconds between two reports on the use of a release; errors are reported immediately."""
     error_token_file: str | None = None
-    """Holds the word that programs must show the endpoint to report errors, at least 16 characters that not everybody
-    can read; without one it takes no reports of errors. Example: `"error.token"`."""
+    """File with the token that programs must send to the endpoint to report errors: at least 16 characters, not
+    readable by all users. Without it, the endpoint accepts no error reports. Example: `"error.token"`."""
     endpoint_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None = None
-    """Answer predictions over HTTP on 127.0.0.1 at this port; unless told, there is no such endpoint.
-    Example: `8800`."""
+    """Port on 127.0.0.1 for predictions over HTTP; by default there is no endpoint. Example: `8800`."""
 
 
 class MandateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whose word lets jobs train on the device."""
+    """The operators who may let jobs train on the device."""
 
     keys_file: str | None = None
-    """Holds the public keys of operators, one in a line with the operator's name after it: only what one of them has
-    signed is done here. Without it, whatever the fleet's coordinator asks. Example: `"operators.pub"`."""
+    """File with the public keys of operators, one per line, followed by the operator's name: the device trains only
+    jobs that one of them signed. Without it, the device trains any job of the fleet's coordinator. Example:
+    `"operators.pub"`."""
     site: Name | None = None
-    """The site that the device belongs to, for mandates that hold at some sites only; unless told, the `edges`.
-    Example: `"edge-1"`."""
+    """The site of the device, for mandates that are limited to some sites; by default the `edges`. Example:
+    `"edge-1"`."""
 
 
 class IdentitySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The device's own keys, if it joined with a token."""
 
     folder: str | None = None
-    """Where `sojourn agent join` put them; without, the device has a bundle's credentials, and signs nothing. Example:
-    `"identity"`."""
+    """The folder that `sojourn agent join` created for the keys; without it, the device uses the credentials of a
+    bundle and does not sign its results. Example: `"identity"`."""
 
 
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device."""
+    """The settings of a device."""
 
     texts: ClassVar[Texts] = {"broker": broker_table, "data": path_table}
     name: Name
-    """The device's name, once in its fleet: a-z, 0-9 and '-'. Example: `"pi-1"`."""
+    """The device's name, unique in its fleet: a-z, 0-9 and '-'. Example: `"pi-1"`."""
     data: DataSettings
-    """Where its data is: a table, or the path alone. Example: `"photos"`."""
+    """The training data: a table, or only the path. Example: `"photos"`."""
     fleet: Name = "sojourn"
     """The fleet's name."""
     broker: BrokerSettings = BrokerSettings()
-    """The site's broker: a table, or an address alone. Example: `"192.168.1.10:1883"`."""
+    """The site's broker: a table, or only the address. Example: `"192.168.1.10:1883"`."""
     store: str | None = None
-    """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
+    """The folder for the journal and the blobs; by default `~/.local/share/sojourn/FLEET/NAME`. Example:
     `"/var/lib/sojourn-agent"`."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
-    """How many threads training may use; one for each core unless told. Example: `2`."""
+    """Maximum number of training threads; by default one per core. Example: `2`."""
     edges: tuple[Name, ...] = ()
-    """The edge servers that this device listens to; empty for any that the broker lets speak. Example: `["edge-1"]`."""
+    """The edge servers whose visits this device accepts; empty for every one that can publish on the broker. Example:
+    `["edge-1"]`."""
     objectives: tuple[PartName, ...] = ()
-    """Objectives of other people's making that may run here, as `package.module:Class`; they are installed here
-    already, no job can bring them. Example: `["mine:Sparse"]`."""
+    """Custom objectives that may run on this device, as `package.module:Class`; they must be installed on the device,
+    since a job cannot contain code. Example: `["mine:Sparse"]`."""
     shares: tuple[Literal["range", "classes", "class-counts", "projections"], ...] = ()
-    """What this device may tell about its data besides its size: `range`, the least and the largest value; `classes`,
-    their names; `class-counts`, how many samples it has of each class; `projections`, which inputs its layers see
-    (MA-Echo): those of the first layer show its mean samples. Example: `["class-counts"]`."""
+    """What this device may report about its data in addition to the number of samples: `range`, the smallest and the
+    largest value; `classes`, their names; `class-counts`, the number of samples per class; `projections`, which inputs
+    its layers receive (MA-Echo): those of the first layer reveal its mean samples. Example: `["class-counts"]`."""
     idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
-    """How long the training process stays, with its memory, after its last work."""
+    """Seconds that the training process stays in memory after its last work."""
     log_format: LogFormat | None = None
-    """How the log is written: `plain` lines for people, or `json`, an object on each line. Unless told, as the variable
-    SOJOURN_LOG_FORMAT says, else plain. Example: `"json"`."""
+    """Format of the log: `plain` lines, or `json` with one object per line. By default the value of the variable
+    SOJOURN_LOG_FORMAT, otherwise plain. Example: `"json"`."""
     limits: LimitSettings = LimitSettings()
-    """What training may take of the device, and when."""
+    """Limits on when training runs and on what it uses."""
     release: ReleaseSettings = ReleaseSettings()
-    """Which releases the device serves, and how."""
+    """Serving of releases."""
     mandate: MandateSettings = MandateSettings()
-    """Whose word lets jobs train on the device."""
+    """The operators who may let jobs train on the device."""
     identity: IdentitySettings = IdentitySettings()
     """The device's own keys."""
     metrics_port: MetricsPort = 0
-    """Serve figures for Prometheus on 127.0.0.1 at this port; 0: none. Needs `pip install 'sojourn[metrics]'`."""
+    """Port on 127.0.0.1 for Prometheus metrics; 0 for none. Needs the extra `metrics`."""

@@ -1,11 +1,11 @@
-"""Visits on a device: takes them from edge servers, has them trained, and holds the results until they are answered.
+"""Visits on a device: accepts them from edge servers, has them trained, and keeps the results until they are answered.
 
-A part of the agent's machine, without I/O. One visit is worked on at a time; trained results wait for `Accepted` or
-`Discarded`, across restarts. Each change of a visit is a row of `edge_agent.visit_table`.
+A part of the agent's machine, without I/O. One visit is active at a time; trained results wait for `Accepted` or
+`Discarded`, across restarts. Each transition of a visit is a row of `edge_agent.visit_states`.
 
-An objective may remember vectors from one visit of a job to the next, and only `Accepted` commits them. So a visit with
-such an objective is taken and fetched, but not trained before the job's earlier results are answered: or else what
-comes of it would depend on which message was lost. Half a lease is given to that; then the earlier result is dropped.
+An objective may keep vectors from one visit of a job to the next, and only `Accepted` commits them. The result of a
+visit with such an objective must not depend on which message was lost, so the visit is fetched but not trained before
+the job's earlier results are answered. The device waits half a lease for that, and then drops the earlier result.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.active_visit import ActiveVisit
+from edge_agent.limits import memory_needed, remembers, unsupported
 from edge_agent.mandates import Mandates
-from edge_agent.offer_check import memory_needed, remembers, unsupported
 from edge_agent.records import (
     RESULTS_KEPT,
     HeldVisit,
@@ -30,12 +29,12 @@ from edge_agent.records import (
     supersedes,
     work_key,
 )
-from edge_agent.training.work import Train
-from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitEvent, DeviceVisitState
-from sojourn.about import About
-from sojourn.node.machine import Append, Do, Pull, Say, Send, Undo, soonest
-from sojourn.node.outbox import Outbox
-from sojourn.protocol.limits import MOST, TEXT
+from edge_agent.training.messages import Train
+from edge_agent.visit_states import DEVICE_VISIT, ActiveVisit, DeviceVisitEvent, DeviceVisitState
+from sojourn.logs import About
+from sojourn.node.machine import Append, CancelWork, Log, Pull, Send, StartWork, earliest
+from sojourn.node.pending import Outbox
+from sojourn.protocol.limits import MAX_COUNT, TEXT
 from sojourn.protocol.messages import Declined, Visited
 from sojourn.protocol.topics import Address
 
@@ -43,27 +42,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edge_agent.records import AgentState, Key
-    from edge_agent.training.work import Trained
-    from sojourn.node.machine import DidNot, Doing, Effect
+    from edge_agent.training.messages import Trained
+    from sojourn.node.machine import Effect, WorkFailed, WorkProgress
     from sojourn.protocol.messages import Visit
     from sojourn.protocol.signed_hop import HopSignature
     from sojourn.protocol.wire import Offer, VisitId, VisitReason
 
     Objection = Callable[[], tuple[VisitReason, str] | None]
-    """Why this device will not work now, if it will not: heat, hours, power ..."""
+    """Returns why this device declines visits now (heat, hours, power ...), or None."""
     Room = Callable[[int], tuple[VisitReason, str] | None]
-    """Why training that takes so many bytes of memory does not fit here now, if it does not."""
-    Sign = Callable[[Visit, Visited], HopSignature | msgspec.UnsetType]
-    """The device's signature of a result, where it has a key of its own."""
+    """Returns why training that needs this many bytes of memory does not fit now, or None."""
+    Sign = Callable[[Visit, Visited], HopSignature | None]
+    """Returns the device's signature of a result, or None if it has no key."""
 
 DECLINED = "declined"
-"""The key under which the last refusal waits to be heard."""
-RESTARTS = 1
-"""How often a visit is begun again here when its worker died, before it is given up."""
+"""The outbox key of the last refusal."""
+MAX_RESTARTS = 1
+"""How often a visit is started again after its worker died, before it is declined."""
 REASONS: tuple[VisitReason, ...] = (
     "hot", "hours", "metered", "power", "busy", "memory", "disk", "data", "runtime", "unsupported", "failed",
 )  # fmt: skip
-"""The words for what ended a training that an edge server understands."""
+"""The reasons for failed training that an edge server understands."""
 _OUTCOMES = {
     DeviceVisitEvent.ACCEPTED: "accepted",
     DeviceVisitEvent.DISCARDED: "discarded",
@@ -71,21 +70,21 @@ _OUTCOMES = {
     DeviceVisitEvent.CROWDED_OUT: "dropped",
     DeviceVisitEvent.UNANSWERED: "dropped",
 }
-"""How a visit is counted that ended like this; the others were declined, and are counted there."""
+"""The outcome counted for each final event; declined visits are counted by `_decline`."""
 
 
-def _unsigned(_order: Visit, _answer: Visited) -> msgspec.UnsetType:
-    """What a device without a key signs."""
-    return msgspec.UNSET
+def _unsigned(_order: Visit, _answer: Visited) -> None:
+    """Return no signature: for a device without a key."""
+    return
 
 
 def _unlimited(_needed: int) -> None:
-    """Have room for everything."""
+    """Allow any amount of memory."""
 
 
 @dataclass
 class VisitMachine:
-    """The visits of a device: at most one that is worked on, and results that wait for an answer."""
+    """The visits of a device: at most one that is active, and results that wait for a reply."""
 
     state: AgentState
     offer: Offer
@@ -96,19 +95,19 @@ class VisitMachine:
     active: ActiveVisit | None = None
     _outbox: Outbox = field(default_factory=Outbox)
     _declined: Declined | None = None
-    """The last visit that was begun and given up."""
+    """The refusal of the last visit that was started and declined."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Visits since the start, by outcome and, of those that were declined, reason: both of a closed set of words."""
+    """Visits since the start, by outcome and, if declined, by reason."""
     _warned: tuple[str, tuple[str, ...]] = ("", ())
-    """The job, and what was odd about the data beside it, that was said last."""
+    """The job and the data warnings that were logged last."""
 
     @property
     def unanswered(self) -> int:
-        """How many results and refusals wait to be heard."""
+        """The number of results and refusals that wait for a reply."""
         return len(self._outbox)
 
     def state_of(self, visit: VisitId) -> DeviceVisitState:
-        """Where a visit is, by what is known of it here."""
+        """Return the state of a visit on this device."""
         held = self.state.held.get(key_of(visit))
         if held and held.order.id == visit:
             return self._state_of_held(held)
@@ -117,50 +116,50 @@ class VisitMachine:
         is_over = visit.attempt <= self.state.fence(key_of(visit))
         return DeviceVisitState.OVER if is_over else DeviceVisitState.NEW
 
-    def heard(self, now: float) -> None:
-        """What is fetched comes: the visit gets on."""
+    def on_traffic(self, now: float) -> None:
+        """Note that blobs are arriving, which counts as progress of the visit."""
         if self.active and self.active.lacking:
             self.active.news_at = now
 
     def lacks(self, digest: bytes) -> bool:
-        """Whether the visit under way waits for this blob."""
+        """Whether the active visit waits for this blob."""
         return self.active is not None and digest in self.active.lacking
 
     @property
     def waits(self) -> bool:
-        """Whether a visit is fetched and not trained yet."""
+        """Whether a visit is fetched but not trained yet."""
         return self.active is not None and self.active.state == DeviceVisitState.WAITING
 
     def wake_at(self, *, trying: bool) -> float | None:
-        """The next resend or sign of life; what waits for the trial of a release goes on when that ends."""
+        """Return the time of the next resend, progress report or timeout; while `trying` a release, no timeout runs."""
         active, resend = self.active, self._outbox.wake_at()
         if active is None:
             return resend
-        patience = active.patience if self.waits and not trying else None
-        return soonest(resend, active.next_progress, patience)
+        timeout = active.timeout if self.waits and not trying else None
+        return earliest(resend, active.next_progress, timeout)
 
     def start(self, now: float) -> list[Effect]:
-        """Offer finished results again; begin an interrupted visit again, with the same randomness."""
+        """Offer finished results again; restart an interrupted visit with the same seed."""
         effects: list[Effect] = []
         for key, held in list(self.state.held.items()):
             if held.answer:
                 effects += self._outbox.ask(key, Address("edge", held.source), held.answer, now)
                 continue
             begun = self._begin(key, held, now)
-            if objection := unsupported(held.order.task, self.offer):  # the owner has changed the terms since
+            if objection := unsupported(held.order.task, self.offer):  # the owner has changed the settings
                 effects += self._decline(DeviceVisitEvent.UNSUPPORTED, "unsupported", objection, now)
             elif self.mandates.demanded and not self.mandates.in_force(self.state, held.order.id.job):
                 effects += self._decline(
-                    DeviceVisitEvent.MANDATE_OVER, "mandate", "not covered: no mandate holds now", now
+                    DeviceVisitEvent.MANDATE_OVER, "mandate", "not covered: no mandate is in force", now
                 )
             else:
                 effects += begun
         return effects
 
     def ordered(self, edge: Address, order: Visit, now: float) -> list[Effect]:
-        """A visit was asked for: take it, say why not, or say again what became of it."""
-        # A mandate is kept once, not with each visit.
-        bare = msgspec.structs.replace(order, mandate=msgspec.UNSET) if order.mandate else order
+        """Handle an order for a visit: take it, decline it, or repeat its outcome."""
+        # The mandate is stored once per job, not with each visit.
+        bare = msgspec.structs.replace(order, mandate=None) if order.mandate else order
         if self.state_of(order.id) != DeviceVisitState.NEW:
             return self._again(edge, bare, now)
         effects: list[Effect] = []
@@ -172,9 +171,9 @@ class VisitMachine:
         if refusal := self._refusal(edge, order):
             DEVICE_VISIT.step(DeviceVisitState.NEW, DeviceVisitEvent.REFUSED)
             self.counts["declined", refusal[0]] += 1
-            declined = Say(f"declined {order.id}: {refusal[1]}", about=order.id.about(site=edge.name))
+            declined = Log(f"declined {order.id}: {refusal[1]}", about=order.id.about(site=edge.name))
             return [*effects, declined, Send(edge, Declined(order.id, *refusal))]
-        while len(self.state.held) >= RESULTS_KEPT:  # results that nobody fetches
+        while len(self.state.held) >= RESULTS_KEPT:  # results that were never answered
             effects += self._end(next(iter(self.state.held)), DeviceVisitEvent.CROWDED_OUT)
         effects += self.mandates.take(self.state, order, now)
         record = VisitTaken(edge.name, bare)
@@ -182,76 +181,77 @@ class VisitMachine:
         return [*effects, Append(record), *self._begin(key, self.state.held[key], now)]
 
     def answered(self, edge: Address, visit: VisitId, *, accepted: bool, reason: str = "") -> list[Effect]:
-        """The edge server has answered a result, or wants no more of a visit."""
+        """Handle the edge server's reply to a result, or its cancellation of a visit."""
         event = DeviceVisitEvent.ACCEPTED if accepted else DeviceVisitEvent.DISCARDED
         before = self.state_of(visit)
-        if before == DeviceVisitState.DECLINED:  # it has heard that
+        if before == DeviceVisitState.DECLINED:  # it has received the refusal
             self._outbox.answered(DECLINED)
         held = self.state.held.get(key_of(visit))
-        if held and held.order.id == visit and held.source != edge.name:  # only who asked for it has a say
+        if (
+            held and held.order.id == visit and held.source != edge.name
+        ):  # only the edge server that ordered it may end it
             return []
         after = DEVICE_VISIT.step(before, event)
         if after == before:
             return []
-        text = "its result is accepted" if accepted else f"it is wanted no more: {reason or 'no reason was given'}"
-        return [*self._end(key_of(visit), event), Say(text, "step", visit.about(site=edge.name))]
+        text = "result accepted" if accepted else f"visit discarded: {reason or 'no reason given'}"
+        return [*self._end(key_of(visit), event), Log(text, "step", visit.about(site=edge.name))]
 
     def pulled(self, digest: bytes, now: float) -> list[Effect]:
-        """A blob that the visit under way waited for is here."""
+        """Handle the arrival of a blob that the active visit waits for."""
         active = self._active()
         active.lacking.discard(digest)
         if active.lacking:
             return []
         active.step(DeviceVisitEvent.ALL_FETCHED)
-        active.patience, active.news_at = now + active.order.lease / 2, now
+        active.timeout, active.news_at = now + active.order.lease / 2, now
         waits = self.state.unanswered(active.order.id.job) if remembers(active.order.task) else []
         if not waits:
             return []
         earlier = ", ".join(str(self.state.held[key].order.id) for key in waits)
-        text = f"visit {active.order.id} waits until the results of {earlier} are answered"
-        return [Say(text, about=active.about), *self._outbox.hasten(now)]
+        text = f"visit {active.order.id} waits for replies to the results of {earlier}"
+        return [Log(text, about=active.about), *self._outbox.resend_now(now)]
 
-    def pull_failed(self, reason: str, now: float) -> list[Effect]:
-        """A blob that the visit under way waited for cannot be had."""
-        word: VisitReason = "disk" if reason == "disk" else "gone"
-        return self._decline(DeviceVisitEvent.PULL_FAILED, word, "could not get what the visit needs", now)
+    def pull_failed(self, reason: VisitReason, now: float) -> list[Effect]:
+        """Decline the active visit: one of its blobs cannot be fetched."""
+        return self._decline(DeviceVisitEvent.PULL_FAILED, reason, "could not fetch the visit's inputs", now)
 
     def train_if_unblocked(self, now: float) -> list[Effect]:
-        """Train the visit that is fetched, as soon as what is remembered for its job is certain."""
+        """Train the fetched visit as soon as the memory of its job's objective is final."""
         active = self.active
         if active is None or active.state != DeviceVisitState.WAITING:
             return []
         effects: list[Effect] = []
         for key in self.state.unanswered(active.order.id.job) if remembers(active.order.task) else ():
-            if now < active.patience:
+            if now < active.timeout:
                 return []
             visit = self.state.held[key].order.id
-            text = f"no edge server answers the result of {visit}: it is dropped, and what it would have remembered"
-            lost = Say(text, "warning", visit.about())
+            text = f"no edge server replied to the result of {visit}: the result and its memory are dropped"
+            lost = Log(text, "warning", visit.about())
             effects += [*self._end(key, DeviceVisitEvent.UNANSWERED), lost]
         if self.mandates.demanded and not self.mandates.in_force(self.state, active.order.id.job):
-            return [*effects, *self.mandate_over(active.order.id.job, now)]
+            return [*effects, *self.on_mandate_ended(active.order.id.job, now)]
         active.step(DeviceVisitEvent.UNBLOCKED)
         return [*effects, *self._train(now)]
 
-    def doing(self, event: Doing, now: float) -> None:
-        """Training gets on."""
+    def on_progress(self, event: WorkProgress, now: float) -> None:
+        """Record the progress of training."""
         if self.trains(event.key):
             active = self._active()
             active.progress, active.news_at = (event.step, event.steps), now
 
     def trains(self, key: str) -> bool:
-        """Whether this is the name of the training that is under way."""
+        """Whether this is the work key of the active visit."""
         return self.active is not None and work_key(self.active.order.id) == key
 
-    def did(self, outcome: Trained, now: float) -> list[Effect]:
-        """The visit is trained: keep the result, and offer it until it is answered."""
+    def on_trained(self, outcome: Trained, now: float) -> list[Effect]:
+        """Store the result of the trained visit, and offer it until the edge server replies."""
         active = self._active()
-        if objection := self.mandates.too_much(self.state, active.order.id.job, outcome):
+        if objection := self.mandates.result_objection(self.state, active.order.id.job, outcome):
             return self._decline(DeviceVisitEvent.NOT_DONE, "mandate", objection, now)
         active.step(DeviceVisitEvent.DONE)
-        samples = min(outcome.samples, MOST)
-        note = outcome.note[:TEXT] or msgspec.UNSET
+        samples = min(outcome.samples, MAX_COUNT)
+        note = outcome.note[:TEXT]
         answer = Visited(active.order.id, outcome.vectors, samples, outcome.metrics, outcome.signature, note)
         answer = msgspec.structs.replace(answer, signed=self.sign(active.order, answer))
         record = VisitTrained(active.key, answer, outcome.memory)
@@ -259,33 +259,33 @@ class VisitMachine:
         self.active = None
         blobs = tuple(ref.digest for ref in [*outcome.vectors.values(), *outcome.memory.values()])
         ask = self._outbox.ask(active.key, active.edge, answer, now)
-        said = [
-            Say(f"trained {active.order.id}: {_describe(outcome)}", about=active.about),
-            Say(f"its result is offered to {active.edge.name}: {_size(outcome)} bytes", "step", active.about),
+        logs = [
+            Log(f"trained {active.order.id}: {_describe(outcome)}", about=active.about),
+            Log(f"result offered to {active.edge.name}: {_size(outcome)} bytes", "step", active.about),
             *self._warn(active.order.id.job, outcome),
         ]
-        return [Append(record, sync=True, blobs=blobs), *said, *ask]
+        return [Append(record, sync=True, blobs=blobs), *logs, *ask]
 
-    def _warn(self, job: str, outcome: Trained) -> list[Say]:
-        """Say what is odd about the data beside this job; not again for each of its visits."""
+    def _warn(self, job: str, outcome: Trained) -> list[Log]:
+        """Log the data warnings of a job once, not for each of its visits."""
         if (job, outcome.warnings) == self._warned:
             return []
         self._warned = job, outcome.warnings
-        return [Say(f"job {job}, data: {text}", "warning", About(job)) for text in outcome.warnings]
+        return [Log(f"job {job}, data: {text}", "warning", About(job)) for text in outcome.warnings]
 
-    def did_not(self, event: DidNot, now: float) -> list[Effect]:
-        """Training failed: try once more where the worker itself broke, else give the visit up."""
+    def on_work_failed(self, event: WorkFailed, now: float) -> list[Effect]:
+        """Handle failed training: retry once if the worker died, otherwise decline the visit."""
         active = self._active()
-        if event.reason == "failed" and active.restarts < RESTARTS:
+        if event.reason == "failed" and active.restarts < MAX_RESTARTS:
             active.restarts += 1
             active.step(DeviceVisitEvent.WORKER_DIED)
-            failed = Say(f"the worker failed, once more: {event.detail}", "warning", active.about)
+            failed = Log(f"worker failed; retrying: {event.detail}", "warning", active.about)
             return [failed, *self._train(now)]
-        reason: VisitReason = next((word for word in REASONS if word == event.reason), "failed")
+        reason = event.reason if event.reason in REASONS else "failed"
         return self._decline(DeviceVisitEvent.NOT_DONE, reason, event.detail, now)
 
-    def mandate_over(self, job: str, now: float) -> list[Effect]:
-        """What was signed for a job holds no longer: nothing of it goes on, and nothing more of it leaves."""
+    def on_mandate_ended(self, job: str, now: float) -> list[Effect]:
+        """End the visits of a job whose mandate has ended: stop training, and drop the results."""
         effects: list[Effect] = []
         for key in [key for key, held in self.state.held.items() if held.order.id.job == job]:
             if self.active and self.active.key == key:
@@ -296,67 +296,67 @@ class VisitMachine:
                 effects += self._end(key, DeviceVisitEvent.MANDATE_OVER)
         return effects
 
-    def linked(self, now: float) -> list[Effect]:
-        """The link is up: offer at once what waits for an answer."""
-        return [*self._outbox.hasten(now)]
+    def on_link_up(self, now: float) -> list[Effect]:
+        """Resend immediately everything that waits for a reply."""
+        return [*self._outbox.resend_now(now)]
 
-    def woke(self, now: float) -> list[Effect]:
-        """Time has passed: offer again what is due, and give a sign of life."""
+    def on_timer(self, now: float) -> list[Effect]:
+        """Send what is due: resends and the progress report."""
         due = self.active is not None and self.active.next_progress is not None and self.active.next_progress <= now
-        return [*self._outbox.due(now), *(self._active().sign_of_life(now) if due else ())]
+        return [*self._outbox.due(now), *(self._active().report_progress(now) if due else ())]
 
     def _state_of_held(self, held: HeldVisit) -> DeviceVisitState:
         return self.active.state if self.active and self.active.held is held else DeviceVisitState.TRAINED
 
     def _refusal(self, edge: Address, order: Visit) -> tuple[VisitReason, str] | None:
-        """Why a visit is declined: another is under way, it asks for what is unknown here, or the owner objects."""
+        """Return why a visit is declined: another one is active, it is not supported, or the owner's limits object."""
         if self.active:
-            return "busy", f"visiting for {self.active.order.id.job}"
+            return "busy", f"training a visit of {self.active.order.id.job}"
         if objection := unsupported(order.task, self.offer):
             return "unsupported", objection
         refusal = self.mandates.refusal(self.state, edge.name, order) or self.objection()
         return refusal or self.room(memory_needed(order))
 
     def _again(self, edge: Address, order: Visit, now: float) -> list[Effect]:
-        """A visit that is known comes again: answer from memory."""
+        """Repeat the outcome of a known visit, or its progress."""
         state = DEVICE_VISIT.step(self.state_of(order.id), DeviceVisitEvent.ASKED_AGAIN)
         held = self.state.held.get(key_of(order.id))
         if held and held.order == order:
-            return [Send(edge, held.answer)] if held.answer else self._active().sign_of_life(now)
+            return [Send(edge, held.answer)] if held.answer else self._active().report_progress(now)
         refusal = self._declined if state == DeviceVisitState.DECLINED else None
-        return [Send(edge, refusal or Declined(order.id, "stale", "this attempt is over here"))]
+        return [Send(edge, refusal or Declined(order.id, "stale", "this attempt has ended on this device"))]
 
     def _begin(self, key: Key, held: HeldVisit, now: float) -> list[Effect]:
-        """Fetch what the visit needs."""
+        """Start a visit: fetch its kit and vectors."""
         needed = dict.fromkeys([held.order.kit, *held.order.vectors.values()])
-        # The sign of life is due at once, unless all is here: then it says that training has begun.
+        # The first progress report is due immediately; if no blob is missing, it reports that training has started.
         self.active = ActiveVisit(key, held, now, now, {ref.digest for ref in needed})
         self.active.step(DeviceVisitEvent.TAKEN)
         pulls = [Pull(ref, self.active.edge) for ref in needed]
-        return [Say(f"visit {held.order.id} from {held.source}", about=self.active.about), *pulls]
+        return [Log(f"visit {held.order.id} from {held.source}", about=self.active.about), *pulls]
 
     def _train(self, now: float) -> list[Effect]:
-        """Give the visit to the training process, with what the device remembers of the job."""
+        """Pass the visit to the training process, with the memory of the job's objective."""
         active = self._active()
-        active.news_at = active.next_progress = now  # a sign of life, unless the result is here as soon
+        active.news_at = active.next_progress = now  # report progress, unless training is done by then
         order = active.order
         memory = (self.state.memory.get(order.id.job) if remembers(order.task) else None) or Memory()
-        begins = Say("all is here: it is trained now", "step", active.about)
-        return [begins, Do(work_key(order.id), Train(order, memory.vectors, memory.visits))]
+        begins = Log("inputs fetched; training started", "step", active.about)
+        return [begins, StartWork(work_key(order.id), Train(order, memory.vectors, memory.visits))]
 
     def _decline(self, event: DeviceVisitEvent, reason: VisitReason, detail: str, now: float) -> list[Effect]:
-        """Give up a visit that was begun, and say so until the edge server has heard it."""
+        """Decline the active visit, and send the refusal until the edge server replies."""
         active = self._active()
         if self._declined:
             DEVICE_VISIT.step(DeviceVisitState.DECLINED, DeviceVisitEvent.CROWDED_OUT)
         self._declined = Declined(active.order.id, reason, detail[:TEXT])
         self.counts["declined", reason] += 1
         ask = self._outbox.ask(DECLINED, active.edge, self._declined, now)
-        declined = Say(f"declined {active.order.id}: {detail}", "warning", active.about)
+        declined = Log(f"declined {active.order.id}: {detail}", "warning", active.about)
         return [*self._end(active.key, event), declined, *ask]
 
     def _end(self, key: Key, event: DeviceVisitEvent) -> list[Effect]:
-        """Nothing more is held of a visit."""
+        """End a visit, and drop everything that is stored for it."""
         held = self.state.held[key]
         DEVICE_VISIT.step(self._state_of_held(held), event)
         if outcome := _OUTCOMES.get(event):
@@ -367,11 +367,11 @@ class VisitMachine:
         effects: list[Effect] = [Append(record, sync=record.accepted)]
         if self.active and self.active.key == key:
             self.active = None
-            effects.append(Undo(work_key(held.order.id)))
+            effects.append(CancelWork(work_key(held.order.id)))
         return effects
 
     def _active(self) -> ActiveVisit:
-        assert self.active is not None  # noqa: S101  # callers have looked
+        assert self.active is not None  # noqa: S101  # callers have checked
         return self.active
 
 

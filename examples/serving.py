@@ -1,4 +1,4 @@
-"""What the examples of tasks share: a job file simulated, its model as a release, and a device that serves it."""
+"""Shared by the examples of tasks: simulate a job file, make its model a release, and serve it on a device."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from coordinator.console.watching import show
+from coordinator.console.live_view import show
 from coordinator.releases.file import write_release
 from coordinator.releases.making import from_job
 from edge_agent import Model
 from edge_agent.releases.installing import Installer
-from edge_agent.releases.work import Install
+from edge_agent.releases.orders import Install
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
 from fleet_sim.run import SimulationRun
@@ -44,7 +44,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Example:
-    """An example under way: where its files go, what is printed to, and what it simulates."""
+    """A running example: its folder, its console and its simulation."""
 
     line: str
     folder: Path
@@ -57,17 +57,17 @@ class Example:
         job = self.simulation.read()
         return load(self.simulation.fleet.data, task=job.task, data=job.data)
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """Print a line."""
         self.console.print(text, markup=False)
 
 
 def begin(line: str, about: str, arguments: list[str] | None) -> Example:
-    """The example of the job file beside it, as the command line changes it."""
+    """The example in the folder of its job file, with the changes of the command line."""
     parser = argparse.ArgumentParser(f"python -m examples.{line}", description=about)
-    parser.add_argument("--rounds", type=int, help="as the job file says unless told")
-    parser.add_argument("--devices", type=int, help="as the job file says unless told")
-    parser.add_argument("--output", help="a folder for everything that is written")
+    parser.add_argument("--rounds", type=int, help="number of rounds; default: that of the job file")
+    parser.add_argument("--devices", type=int, help="number of devices; default: that of the job file")
+    parser.add_argument("--output", help="folder for all files; default: a new temporary folder")
     given = parser.parse_args(arguments)
     folder = Path(given.output or tempfile.mkdtemp(prefix=f"sojourn-{line}-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def begin(line: str, about: str, arguments: list[str] | None) -> Example:
 
 
 def release_of(example: Example) -> ReleaseFile:
-    """Simulate the job, and make a release of its model: compared with torch, measured, with a card."""
+    """Simulate the job, and create a release of its model: compared with torch, measured, with a card."""
     running = SimulationRun(example.simulation, example.folder / "simulation")
     try:
         show(running.courses(), example.console)
@@ -91,7 +91,7 @@ def release_of(example: Example) -> ReleaseFile:
 
 
 def served(example: Example, release: ReleaseFile, device: int = 0) -> Model:
-    """The release as a device serves it that has its share of the data, after its agent has tried it there."""
+    """The release on a device with its share of the data, after the agent has tried it there."""
     data = example.data
     rows = split(example.simulation.split, data, example.simulation.fleet.devices, example.simulation.read().seed)[
         device

@@ -1,4 +1,4 @@
-"""From a simulation's settings to what its fleet needs: boards and links, shares of the data, an engine."""
+"""Creates a fleet's boards and links, its shares of the data and its engine from a simulation's settings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from coordinator.jobs.data import public_data
 from coordinator.jobs.model import job_learning, job_model
 from coordinator.jobs.settings import read_job
 from fleet_sim import engines
+from fleet_sim.board_profiles import find_link, find_profile
 from fleet_sim.datasets import load
+from fleet_sim.datasets.file_formats import as_arrays
 from fleet_sim.datasets.partition import split
-from fleet_sim.datasets.saved_part import as_arrays
 from fleet_sim.engines.untrained import UntrainedEngine
-from fleet_sim.profiles.lookup import find_link, find_profile
 from sojourn.parts import OwnObjective
-from sojourn.parts.own import load as load_part
+from sojourn.parts.custom_code import load as load_part
 from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SimulatedDevices:
-    """What the simulated devices are, by their names: the profile that each was dealt, its board and its link."""
+    """The simulated devices by name: the assigned profile, the board and the link of each."""
 
     profiles: dict[str, str]
     boards: dict[str, DeviceProfile]
@@ -43,7 +43,7 @@ class SimulatedDevices:
 
     @classmethod
     def of(cls, settings: SimulationSettings) -> SimulatedDevices:
-        """Look all profiles up; a link that the settings name counts more than the profile's own."""
+        """Look up all profiles; a link in the settings overrides the profile's."""
         profiles = settings.dealt(settings.board)
         found = {name: find_profile(profile) for name, profile in profiles.items()}
         links = settings.dealt(settings.link)
@@ -56,19 +56,19 @@ class SimulatedDevices:
 
 @dataclass(frozen=True)
 class PreparedTraining:
-    """The engine with the devices' data in it, why it is this one, and the job file for the coordinator."""
+    """The engine with the devices' data, the reason for its choice, and the job file for the coordinator."""
 
     engine: engines.Engine
     why: str
     samples: dict[str, int]
-    """How many samples each device has."""
+    """The number of samples of each device."""
     job_text: str
 
 
 def custom_objectives(job: JobSettings) -> tuple[str, ...]:
-    """The custom objective that a job names; ConfigError if it cannot be imported here.
+    """Return the custom objective that a job names; raise ConfigError if it cannot be imported here.
 
-    Call it before the engine starts: its processes look for modules where this one has found them.
+    Call it before the engine starts: its processes search modules where this one has found them.
     """
     objective = job.parts().objective
     if not isinstance(objective, OwnObjective):
@@ -78,15 +78,15 @@ def custom_objectives(job: JobSettings) -> tuple[str, ...]:
 
 
 def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bool) -> PreparedTraining:
-    """Deal the data out to the devices, write the test set into the result folder, and choose the engine.
+    """Split the data over the devices, write the test set into the result folder, and choose the engine.
 
-    The data set itself is let go: the engine has what it needs of it. Without `train` nothing will be learnt, so a few
-    test samples do.
+    The data set itself is released: the engine has what it needs. Without `train` nothing is learned, so a few test
+    samples suffice.
     """
     job = simulation.read()
     size = InputSpec(job.data.input, job.data.dtype) if job.data.input else None
     data = load(simulation.fleet.data, how=job.data.files, wanted=size, task=job.task, data=job.data)
-    for text in (*data.odd, *(f"left out: {text}" for text in data.skipped)):
+    for text in (*data.odd, *(f"skipped: {text}" for text in data.skipped)):
         log.warning("%s: %s", data.name, text)
     parts = split(simulation.split, data, simulation.fleet.devices, job.seed)
     rows = dict(zip(simulation.fleet.names, parts, strict=True))
@@ -104,11 +104,11 @@ def _write_test_set(data: DataSet, folder: Path) -> Path:
 
 
 def _with_few_tests(data: DataSet, job: JobSettings) -> DataSet:
-    """The data with as many test samples as exemplars are cut from: twice as many, so that none are spared."""
+    """Return the data with the minimum number of test samples: twice as many as exemplars."""
     each = 2 * job.data.exemplars_per_class
     if job.task.kind != "classification":
-        most = min(len(data.y_test), each * job.task.strata)
-        some = np.linspace(0, len(data.y_test) - 1, most).astype(np.int64)
+        count = min(len(data.y_test), each * job.task.strata)
+        some = np.linspace(0, len(data.y_test) - 1, count).astype(np.int64)
         return replace(data, x_test=data.x_test[some], y_test=data.y_test[some])
     rows = np.concatenate([np.flatnonzero(data.y_test == label)[:each] for label in np.unique(data.y_test)])
     return replace(data, x_test=data.x_test[rows], y_test=data.y_test[rows])
@@ -127,7 +127,7 @@ def _choose_engine(shards: engines.Shards, fleet: SimulationSettings, job_text: 
 
 
 def _network(job_text: str) -> engines.Network:
-    """The torch module that the job's kit is compiled from."""
+    """Return the torch module that the job's kit is compiled from."""
     job = read_job(job_text, "the simulation")
     data = public_data(job)
     module = job_model(job, data.input, data.output)

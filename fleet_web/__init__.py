@@ -1,1 +1,1 @@
-"""`sojourn web`: the page on which a fleet is seen, live from a coordinator or from a folder of results."""
+"""`sojourn web`: a web page that shows a fleet, live from a coordinator or from a folder of results."""

@@ -1,16 +1,19 @@
-"""The application: which page answers at which address."""
+"""The web application: its routes, and the layout around every page."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import RedirectResponse
 from nicegui import ui
 
-from fleet_web.layout import frame
-from fleet_web.operate.acts import job_acts, line_acts
+from fleet_web.drawing.markup import moment
+from fleet_web.elements import Words, link
+from fleet_web.operator_actions import job_actions, line_actions
 from fleet_web.pages.compare import compare_page
 from fleet_web.pages.device import device_page
 from fleet_web.pages.fleet import fleet_page
@@ -19,26 +22,92 @@ from fleet_web.pages.log import log_page
 from fleet_web.pages.releases import release_page, releases_page
 from fleet_web.security.guard import Guard
 from fleet_web.security.login_page import LoginPage
-from fleet_web.security.logins import Logins
-from fleet_web.security.sessions import Sessions
-from fleet_web.source import LIVE
+from fleet_web.security.logins import Logins, Sessions
+from fleet_web.sources.source import LIVE, in_address
 from sojourn.errors import UserError
+from sojourn.text import clean
 
 if TYPE_CHECKING:
-    from fleet_web.live.live_source import LiveSource
+    from collections.abc import Iterator
+
     from fleet_web.security.exposure import Exposure
-    from fleet_web.source import Source, Sources
+    from fleet_web.sources.live_source import LiveSource
+    from fleet_web.sources.source import Source, Sources
+
+
+PAGES = (("Fleet", "fleet"), ("Jobs", "jobs"), ("Releases", "releases"), ("Log", "log"), ("Compare", "compare"))
+STYLE = Path(__file__).with_name("style.css")
+MAX_TITLE_LENGTH = 80
+"""Maximum number of characters in a page title."""
+COOKIE = "sojourn-theme"
+_SWITCH = """() => {
+  const dark = !Quasar.Dark.isActive;
+  setDark(dark);
+  document.cookie = "%s=" + (dark ? "dark" : "light") + ";path=/;max-age=31536000;samesite=strict";
+}"""
+
+
+@contextlib.contextmanager
+def frame(title: str, page: str, source: Source, *, operate: bool = False) -> Iterator[None]:
+    """Lay out a page with this title as its heading; elements created inside appear below it."""
+    title = clean(title, MAX_TITLE_LENGTH)
+    ui.context.client.title = f"{title} · Sojourn"
+    ui.add_css(STYLE)
+    _theme()
+    Words("a", "Skip to the content", href="#content").classes("skip")
+    with ui.header(elevated=False).classes("bar"):
+        link("Sojourn").classes("brand")
+        with ui.element("nav").props('aria-label="Pages"'):
+            for name, path in PAGES:
+                here = link(name, path, **in_address(source))
+                if path == page:
+                    here.props('aria-current="page"')
+        if operate:
+            Words("span", "operator").classes("badge")
+        if ui.context.client.request.scope.get("sojourn-user"):
+            with ui.element("form").props('method="post" action="/logout"'):
+                Words("button", "Log out", type="submit").classes("theme")
+        Words("button", "◐", type="button", title="Light or dark").props(
+            'aria-label="Switch between light and dark"'
+        ).on("click", js_handler=_SWITCH % COOKIE).classes("theme")
+    with ui.element("div").classes("page"):
+        _reachability(source)
+        Words("h1", title, id="content", tabindex="-1")
+        yield
+
+
+def _theme() -> None:
+    request = ui.context.client.request
+    chosen = request.cookies.get(COOKIE) if request else None
+    ui.dark_mode({"dark": True, "light": False}.get(chosen or ""))
+
+
+def _reachability(source: Source) -> None:
+    """Show a banner while the source is unreachable; the page updates again once it is back."""
+    banner = Words("p", "", role="status").classes("away")
+
+    def look() -> None:
+        reach = source.reach()
+        text = ""
+        if not reach.here:
+            since = f" since {moment(reach.since)}" if reach.since else ""
+            text = f"The coordinator cannot be reached{since}: {reach.why}. The page shows the last known state."
+        if banner.text != text:
+            banner.text = text
+
+    look()
+    ui.timer(0.5, look)
 
 
 def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) -> tuple[Guard, str]:
-    """An application that shows these sources, and the path to open first.
+    """Return an application that shows these sources, and the path to open first.
 
-    live: through which acts go; without it, and without `--operate`, there are none.
+    live: the source that runs operator actions; without it, or without `--operate`, the pages have no actions.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     logins = Logins(exposure.login_file) if exposure.login_file else None
     acting = live if exposure.operate else None
-    # Whoever acts must have shown who they are: where there are no logins, by a link that only this terminal saw.
+    # Operators must authenticate: without logins, they need a link that is printed only to this terminal.
     link = secrets.token_urlsafe(24) if acting and logins is None else ""
     sessions = Sessions() if logins or link else None
     if sessions:
@@ -54,7 +123,7 @@ def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) 
 
 
 def _named(sources: Sources, name: str | None) -> Source:
-    """The source that an address names; there is no such page where nothing has that name."""
+    """Return the source named in an address; an unknown name gives a 404 page."""
     try:
         return sources.named(name)
     except UserError as error:
@@ -99,7 +168,7 @@ def _job_pages(sources: Sources, acting: LiveSource | None) -> None:
         with frame(name, "jobs", source, operate=operate):
             await job_page(source, name)
             if acting is source and acting is not None:
-                job_acts(acting, name)
+                job_actions(acting, name)
 
     @ui.page("/compare")
     async def compare(of: str | None = None) -> None:
@@ -122,4 +191,4 @@ def _release_pages(sources: Sources, acting: LiveSource | None) -> None:
         with frame(name, "releases", source, operate=operate):
             await release_page(source, name)
             if acting is source and acting is not None:
-                line_acts(acting, name)
+                line_actions(acting, name)

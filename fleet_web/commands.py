@@ -1,4 +1,4 @@
-"""`sojourn web`."""
+"""The command `sojourn web`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.console.asking import asking
+from coordinator.console.options import asking
 
-web = typer.Typer(add_completion=False, help="See the fleet in a browser.")
+web = typer.Typer(add_completion=False, help="Show the fleet and its jobs in a browser.")
 LOGINS = Path("web-logins")
-"""The file of logins, unless another one is named."""
+"""The default login file."""
 
 
 @web.command()
@@ -24,46 +24,49 @@ def run(
         typer.Option(
             "--results",
             metavar="FOLDER",
-            help="Show a simulation's or a job's folder, too; may be repeated. The coordinator is asked only if "
-            "--broker is given.",
+            help="Also show the folder of a simulation or a job. May be repeated. The coordinator is queried "
+            "only if --broker is given, too.",
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Where to answer; elsewhere than on this machine only safely.")
+        str, typer.Option(help="Address to listen on. Any other than the default needs logins and TLS, or a proxy.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0: any that is free.", min=0, max=65535)] = 8080,
-    operate: Annotated[
-        bool, typer.Option("--operate", help="Let whoever is let in act, too: stop jobs, steer rollouts.")
-    ] = False,
+    port: Annotated[int, typer.Option(help="Port to listen on. 0 selects a free port.", min=0, max=65535)] = 8080,
+    operate: Annotated[bool, typer.Option("--operate", help="Allow users to stop jobs and control rollouts.")] = False,
     login_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Let in only those who are in it.", envvar="SOJOURN_WEB_LOGINS"),
+        typer.Option(
+            metavar="FILE", help="Only allow users who are listed in this file to log in.", envvar="SOJOURN_WEB_LOGINS"
+        ),
     ] = None,
     add_login: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Add somebody to --login-file, ask for their password, and end.")
+        str | None, typer.Option(metavar="NAME", help="Add a user to --login-file, ask for the password, and exit.")
     ] = None,
-    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="Encrypt: the certificate, as PEM.")] = None,
-    certificate_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key, as PEM.")] = None,
+    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="TLS certificate (PEM).")] = None,
+    certificate_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of the TLS certificate (PEM).")
+    ] = None,
     origin: Annotated[
-        str, typer.Option(metavar="URL", help="The address that browsers see, such as https://fleet.example.org.")
+        str, typer.Option(metavar="URL", help="Address that browsers use, such as https://fleet.example.org.")
     ] = "",
     behind_proxy: Annotated[
-        bool, typer.Option("--behind-proxy", help="A proxy before this server encrypts, and lets only the right in.")
+        bool,
+        typer.Option("--behind-proxy", help="A proxy in front of this server handles TLS and authentication."),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages.")] = False,
 ) -> None:
-    """See the fleet in a browser: devices, the model's tours, releases and what happened."""
-    from sojourn import extras, logs
+    """Show the fleet in a browser: devices, tours, releases and the event log."""
+    from sojourn import errors, logs
 
     if add_login is not None:
         _add_login(login_file or LOGINS, add_login)
         return
-    extras.need("web", "the page")
-    from fleet_web.folder.opening import open_all
-    from fleet_web.live.live_source import LiveSource
+    errors.require_extra("web", "the web page")
     from fleet_web.security.exposure import Exposure
     from fleet_web.serving import serve
-    from fleet_web.source import Source, Sources
+    from fleet_web.sources.folder_source import open_all
+    from fleet_web.sources.live_source import LiveSource
+    from fleet_web.sources.source import Source, Sources
 
     logs.set_up(verbose=verbose)
     exposure = Exposure(
@@ -86,4 +89,4 @@ def _add_login(file: Path, name: str) -> None:
     from fleet_web.security.logins import add_login
 
     add_login(file, name, typer.prompt("Password", hide_input=True, confirmation_prompt=True))
-    typer.echo(f"{name} is in {file}; name it with --login-file {file}")
+    typer.echo(f"Added {name} to {file}; start the server with --login-file {file}")

@@ -1,12 +1,12 @@
-// An element whose content is markup, changed in place: what stays the same is left alone, so that nothing flickers,
-// the focus stays where it is, and what moves can be moved by the style sheet. All text in it was escaped before.
+// An element that shows markup and patches it in place: unchanged nodes are kept, so that nothing flickers, the focus
+// stays, and the style sheet can animate moving parts. The server has already escaped all text in the markup.
 const KEY = "data-key";
 
 function keyOf(node) {
   return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute(KEY) : null;
 }
 
-function alike(one, other) {
+function sameNode(one, other) {
   return one.nodeType === other.nodeType && one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
 }
 
@@ -29,7 +29,7 @@ function patchChildren(old, fresh) {
   for (const next of [...fresh.childNodes]) {
     const key = keyOf(next);
     const found = key === null ? at : keyed.get(key);
-    if (!found || !alike(found, next)) {
+    if (!found || !sameNode(found, next)) {
       old.insertBefore(next, at);
       continue;
     }

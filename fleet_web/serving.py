@@ -1,4 +1,4 @@
-"""Answering browsers until the process is asked to end."""
+"""Serves the pages until the process is asked to stop."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sojourn.errors import ConfigError, MachineError
 from sojourn.notify import Notifier
 
 if TYPE_CHECKING:
-    from fleet_web.live.live_source import LiveSource
     from fleet_web.security.exposure import Exposure
-    from fleet_web.source import Sources
+    from fleet_web.sources.live_source import LiveSource
+    from fleet_web.sources.source import Sources
 
 GRACE = 2
-"""Seconds for open pages to be told that the server ends; they come back by themselves."""
+"""Seconds to notify open pages that the server is stopping; they reconnect by themselves."""
 
 
 def serve(sources: Sources, live: LiveSource | None, exposure: Exposure) -> None:
-    """Serve the pages; the connection to a coordinator is open as long."""
+    """Serve the pages, and keep the connection to the coordinator open for as long."""
     exposure.check()
     _check_certificate(exposure)
     listening = _listen(exposure)
@@ -69,9 +69,9 @@ async def _run(server: uvicorn.Server, listening: socket.socket, notifier: Notif
 
 
 async def _signs_of_life(notifier: Notifier) -> None:
-    while notifier.pulse is not None:
+    while notifier.interval is not None:
         notifier.alive(time.monotonic())
-        await asyncio.sleep(notifier.pulse / 2)
+        await asyncio.sleep(notifier.interval / 2)
 
 
 def _listen(exposure: Exposure) -> socket.socket:
@@ -79,7 +79,7 @@ def _listen(exposure: Exposure) -> socket.socket:
     try:
         return socket.create_server((exposure.host, exposure.port), family=family, backlog=128)
     except OSError as error:
-        raise MachineError(f"cannot answer at {exposure.host} port {exposure.port}: {error} (--port)") from error
+        raise MachineError(f"cannot listen on {exposure.host} port {exposure.port}: {error} (--port)") from error
 
 
 def _check_certificate(exposure: Exposure) -> None:
@@ -93,10 +93,10 @@ def _check_certificate(exposure: Exposure) -> None:
 
 def _greeting(exposure: Exposure, path: str) -> list[str]:
     lines = [
-        f"The fleet is at {exposure.address}{path if path != '/' else ''} (Ctrl-C ends it; the fleet does not mind)"
+        f"The fleet is at {exposure.address}{path if path != '/' else ''} (Ctrl-C stops this server, not the fleet)"
     ]
     if exposure.behind_proxy and exposure.login_file is None:
-        lines.append("Nobody has to log in here: whoever the proxy lets in sees the fleet.")
+        lines.append("This server requires no login: everyone who passes the proxy can see the fleet.")
     if exposure.operate:
-        lines.append("Whoever is let in may act, with this operator's name and key; each act asks once more.")
+        lines.append("Operator actions are enabled: every logged-in user acts with this operator's name and key.")
     return lines

@@ -1,4 +1,4 @@
-// A table of text: nothing that comes from a device is ever taken for HTML.
+// A table of text: data from devices is never interpreted as HTML.
 export default {
   template: `
     <div class="table-frame" role="region" tabindex="0" :aria-label="caption">

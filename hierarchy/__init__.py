@@ -1,1 +1,1 @@
-"""What runs on an edge server: tours and the gate; estimators and arrangers."""
+"""The edge server: tours, the gate, estimators and arrangers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,18 +32,18 @@ def run(
     broker: options.Broker = None,
     username: options.Username = None,
     password_file: options.PasswordFile = None,
-    cloud: Annotated[str | None, typer.Option(help="The coordinator's name.", show_default="cloud")] = None,
+    cloud: Annotated[str | None, typer.Option(help="Name of the coordinator.", show_default="cloud")] = None,
     cloud_broker: Annotated[
         str | None,
-        typer.Option(metavar="HOST[:PORT]", help="The coordinator's broker.", show_default="the site's own"),
+        typer.Option(metavar="HOST[:PORT]", help="Broker of the coordinator.", show_default="the site's broker"),
     ] = None,
     store: options.Store = None,
     metrics_port: options.MetricsPort = None,
     log_format: options.LogFormat = None,
     verbose: options.Verbose = False,
 ) -> None:
-    """Lead models along the devices of a site until told to stop."""
-    from hierarchy.metrics import metrics_of
+    """Lead models along the devices of a site until interrupted."""
+    from hierarchy.edge.site_metrics import metrics_of
     from hierarchy.settings import EdgeSettings
     from sojourn.node.driver import run_until_signal
     from sojourn.notify import Notifier
@@ -70,19 +69,25 @@ def run(
 
 @app.command()
 def init(
-    bundle: Annotated[Path | None, typer.Option(metavar="FILE", help="From `sojourn fleet add-edge NAME`.")] = None,
-    name: options.Name = None,
-    fleet: Annotated[str, typer.Option(help="Without --bundle: the fleet's name.")] = "sojourn",
-    cloud_broker: Annotated[
-        str | None, typer.Option(metavar="HOST[:PORT]", help="Without --bundle: the coordinator's broker.")
+    bundle: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Bundle from `sojourn fleet add-edge NAME`.")
     ] = None,
-    cloud_password_file: Annotated[str | None, typer.Option(metavar="FILE", help="Without --bundle.")] = None,
-    cloud_ca_file: Annotated[str | None, typer.Option(metavar="FILE", help="Without --bundle: its CA.")] = None,
+    name: options.Name = None,
+    fleet: Annotated[str, typer.Option(help="Name of the fleet, without --bundle.")] = "sojourn",
+    cloud_broker: Annotated[
+        str | None, typer.Option(metavar="HOST[:PORT]", help="Broker of the coordinator, without --bundle.")
+    ] = None,
+    cloud_password_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Password for the coordinator's broker, without --bundle.")
+    ] = None,
+    cloud_ca_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="CA of the coordinator's broker, without --bundle.")
+    ] = None,
     shared_broker: Annotated[
-        bool, typer.Option("--shared-broker", help="Devices use the coordinator's broker; none of this site's own.")
+        bool, typer.Option("--shared-broker", help="Devices use the coordinator's broker; the site has no broker.")
     ] = False,
     host: Annotated[
-        list[str] | None, typer.Option(help="Name or address at which devices reach this machine; may be repeated.")
+        list[str] | None, typer.Option(help="Name or address at which devices reach this machine. Can be repeated.")
     ] = None,
     certificate_port: options.CertificatePort = 8884,
     password_port: options.PasswordPort = 0,
@@ -91,51 +96,44 @@ def init(
         Path,
         typer.Option(
             metavar="FOLDER",
-            help="For the site's keys and members; edge.toml is written next to it.",
+            help="Folder for the site's keys and members; edge.toml is written next to it.",
             envvar="SOJOURN_FLEET_FOLDER",
         ),
     ] = Path("/etc/sojourn/fleet"),
 ) -> None:
-    """Make the settings of an edge server, and the broker's configuration, keys and access rules for its site."""
+    """Write the settings of an edge server, and the broker configuration, keys and access rules of its site."""
     from hierarchy import setup
     from sojourn.brokers.configuration import CONF, Listeners
 
     if bundle:
         joined = setup.from_bundle(bundle)
     else:
-        name = name or _asked("The edge server's name", "--bundle or --name")
-        cloud_broker = cloud_broker or _asked("The coordinator's broker", "--cloud-broker")
+        name = name or options.ask("Name of the edge server", "--bundle or --name")
+        cloud_broker = cloud_broker or options.ask("Broker of the coordinator", "--cloud-broker")
         flags = broker_flags(cloud_broker, None, cloud_password_file)
         joined = setup.by_hand(name, fleet, flags, cloud_ca_file)
     if shared_broker:
         path = setup.write(fleet_folder.parent, joined.settings, joined.files)
     else:
-        hosts = host or [_asked("Name or address at which devices reach this machine", "--host or --shared-broker")]
+        question = "Name or address at which devices reach this machine"
+        hosts = host or [options.ask(question, "--host or --shared-broker")]
         listeners = Listeners(password=password_port, certificate=certificate_port, local=local_port)
-        path = setup.with_own_broker(joined, fleet_folder, hosts, listeners)
+        path = setup.with_site_broker(joined, fleet_folder, hosts, listeners)
         typer.echo(f"broker: start it with mosquitto -c {fleet_folder / 'broker' / CONF}")
         typer.echo(f"devices: sojourn fleet add-device NAME --fleet-folder {fleet_folder}")
     typer.echo(f"edge server: sojourn edge run {path}")
 
 
-def _asked(question: str, flag: str) -> str:
-    from sojourn.errors import ConfigError
-
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{flag} is missing")
-    return str(typer.prompt(question))
-
-
 def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver:
-    """An edge server on its brokers and its folder; a full disk is no hang to the `notifier`."""
+    """Return an edge server on its brokers and its store; `notifier` feeds the watchdog while the disk is full."""
     from hierarchy.edge.gate import perform
     from hierarchy.edge.server import EdgeServer
     from sojourn.links.mqtt import MqttLink
     from sojourn.node.driver import Driver
     from sojourn.node.node import Node
-    from sojourn.node.quotas import SpeakingRate
     from sojourn.node.workers import ThreadWorkers
     from sojourn.notify import Notifier
+    from sojourn.rate_limiter import RateLimiter
     from sojourn.store.journal import FolderStore
 
     home = _home_mirror(settings)
@@ -147,10 +145,10 @@ def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver
     workers = ThreadWorkers(lambda work: perform(work, store.blobs))
     pause = (notifier or Notifier()).nap
     node = Node(
-        settings.fleet, machine, store, {"device": site, "cloud": cloud}, workers, pause=pause, rate=SpeakingRate()
+        settings.fleet, machine, store, {"device": site, "cloud": cloud}, workers, pause=pause, rate=RateLimiter()
     )
     if home:
-        node.overhear("device", home.overhears)
+        node.reception.listen_to("device", home.extra_topics)
     return Driver(node)
 
 

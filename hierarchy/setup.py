@@ -1,4 +1,4 @@
-"""`sojourn edge init`: the settings of an edge server, and the broker of its site."""
+"""`sojourn edge init`: write the settings of an edge server, and the broker configuration of its site."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hierarchy.settings import EdgeSettings
-from sojourn import toml
+from sojourn import settings as toml
 from sojourn.brokers import fleet as folders
-from sojourn.brokers.bundle import read_bundle
-from sojourn.brokers.fleet import FleetFile
+from sojourn.brokers.fleet import FleetFile, read_bundle
 from sojourn.errors import ConfigError
 from sojourn.protocol.signing import check_public
 from sojourn.settings import parse, validated
@@ -25,7 +24,7 @@ _FILES = {"edge.toml", "edge.password", "edge.pem", "edge.key", "edge.ca.pem", "
 
 
 class Joined(NamedTuple):
-    """What an edge server knows of its fleet: settings as plain tables, files beside them, whose releases to trust."""
+    """How an edge server joins its fleet: settings as plain tables, files next to them, the trusted release key."""
 
     settings: dict[str, Any]
     files: dict[str, bytes]
@@ -33,10 +32,10 @@ class Joined(NamedTuple):
 
 
 def from_bundle(path: Path) -> Joined:
-    """What `sojourn fleet add-edge` packed."""
+    """Read a bundle made by `sojourn fleet add-edge`."""
     files = read_bundle(path)
     if SETTINGS not in files or files.keys() - _FILES:
-        raise ConfigError(f"{path} is not the bundle of an edge server: `sojourn fleet add-edge NAME` makes one")
+        raise ConfigError(f"{path} is not the bundle of an edge server; make one with `sojourn fleet add-edge NAME`")
     settings = parse(files.pop(SETTINGS).decode(errors="replace"), f"{path}: {SETTINGS}")
     validated(settings, EdgeSettings, f"{path}: {SETTINGS}")
     release_key = files.get("edge.release.pub", b"").decode(errors="replace").strip()
@@ -44,12 +43,12 @@ def from_bundle(path: Path) -> Joined:
 
 
 def by_hand(name: str, fleet: str, broker: dict[str, Any], ca_file: str | None) -> Joined:
-    """What a person says of a coordinator's broker that no bundle was made for."""
+    """Take the options for a coordinator's broker without a bundle."""
     tables = {key: value for key, value in broker.items() if value is not None}
     files = {}
     if "password_file" in tables:
         files["edge.password"] = _content(tables["password_file"])
-        tables["password_file"] = "edge.password"  # noqa: S105  # where it is, not what it is
+        tables["password_file"] = "edge.password"  # noqa: S105  # a file name, not a password
     if ca_file is not None:
         files["edge.ca.pem"] = _content(ca_file)
         tables["tls"] = {"ca_file": "edge.ca.pem"}
@@ -58,8 +57,8 @@ def by_hand(name: str, fleet: str, broker: dict[str, Any], ca_file: str | None) 
     return Joined(settings, files, "")
 
 
-def with_own_broker(joined: Joined, site: Path, hosts: list[str], listeners: Listeners) -> Path:
-    """A broker for the site's devices on this machine, and settings that lead from it to the coordinator's."""
+def with_site_broker(joined: Joined, site: Path, hosts: list[str], listeners: Listeners) -> Path:
+    """Write a broker configuration for the site's devices on this machine, and settings for both brokers."""
     name, settings = joined.settings["name"], dict(joined.settings)
     folder = site.parent
     _check_new(folder)
@@ -67,14 +66,14 @@ def with_own_broker(joined: Joined, site: Path, hosts: list[str], listeners: Lis
     folders.create(site, fleet, signed_here=False)
     _, secret = folders.admit(site, name, "edge", "password" if listeners.local else "certificate")
     settings["cloud_broker"] = _renamed(settings.pop("broker"))
-    settings["broker"] = _own_broker(listeners)
+    settings["broker"] = _site_broker(listeners)
     files = {each.replace("edge.", "edge.cloud.", 1): data for each, data in joined.files.items()}
     files |= {f"edge.{suffix}": data for suffix, data in secret.files.items()}
     return write(folder, settings, files | {"edge.ca.pem": (site / folders.CA_FILE).read_bytes()})
 
 
 def write(folder: Path, settings: dict[str, Any], files: dict[str, bytes]) -> Path:
-    """The settings, and the files that they name, for the edge server's user to read."""
+    """Write the settings, and the files that they name, readable by the edge server's user."""
     path = _check_new(folder)
     validated(settings, EdgeSettings, str(path))
     if not folder.exists():
@@ -88,7 +87,7 @@ def write(folder: Path, settings: dict[str, Any], files: dict[str, bytes]) -> Pa
 def _check_new(folder: Path) -> Path:
     path = folder / SETTINGS
     if path.exists():
-        raise ConfigError(f"{path} exists: move it away to begin anew")
+        raise ConfigError(f"{path} exists: move it away to start again")
     return path
 
 
@@ -96,10 +95,10 @@ def _content(file: str) -> bytes:
     try:
         return Path(file).expanduser().read_bytes()
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
 
 
-def _own_broker(listeners: Listeners) -> dict[str, Any]:
+def _site_broker(listeners: Listeners) -> dict[str, Any]:
     if listeners.local:
         return {"host": "127.0.0.1", "port": listeners.local, "password_file": "edge.password"}
     tls = {"ca_file": "edge.ca.pem", "certificate_file": "edge.pem", "key_file": "edge.key"}
@@ -107,7 +106,7 @@ def _own_broker(listeners: Listeners) -> dict[str, Any]:
 
 
 def _renamed(broker: dict[str, Any]) -> dict[str, Any]:
-    """The table with the names that its files have beside those of the site's own broker."""
+    """Return the table with the coordinator's files renamed, since the site's broker has files with the same names."""
     made = dict(broker)
     for key, value in broker.items():
         if key == "tls" and isinstance(value, dict):

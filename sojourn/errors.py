@@ -1,38 +1,42 @@
-"""What can go wrong, and whose fault it is.
+"""The tree of errors by whose fault they are, and hints for missing optional dependencies."""
 
-SojournError
-├── UserError          what a person wrote or gave us: config, job file, data, model
-│   ├── ConfigError      a config or job file that does not say what it should
-│   ├── DataError        data that cannot be read or does not fit the job
-│   ├── ModelError       a model that cannot be compiled, or compiles to something else
-│   │   └── GraphRefused   a graph that is not run here, whoever sent it
-│   ├── JobError         a job that cannot be done, or is unknown
-│   └── NoRelease        a model line of which this machine serves no release
-├── PeerError          what another node sent us
-│   ├── InvalidMessage   not a message, too large, of the wrong type, from the wrong role
-│   └── InvalidBlob      bytes that do not match their digest or their encoding
-├── MachineError       what this machine or its network lacks
-│   ├── LinkError        the broker cannot be reached, or it refuses us
-│   ├── BrokerError      a broker could not be started here
-│   └── StoreError       the store cannot be read or written
-│       ├── DiskFull       there is no room left
-│       ├── DamagedJournal  what was written is not what is read back
-│       └── MissingBlob    a blob that the journal refers to is gone
-└── Fault              our own mistake: please report it
-    └── UnexpectedEvent  something happened in a state whose table does not know it
-"""
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Literal
+
+# SojournError
+# ├── UserError          the user's input: config, job file, data, model
+# │   ├── ConfigError      an invalid config or job file
+# │   ├── DataError        data that cannot be read or does not fit the job
+# │   ├── ModelError       a model that cannot be compiled, or is compiled incorrectly
+# │   │   └── GraphRefused   a graph that breaks a safety rule
+# │   ├── JobError         a job that cannot run, or is unknown
+# │   └── NoRelease        a model line without a release on this machine
+# ├── PeerError          input from another node
+# │   ├── InvalidMessage   malformed, too large, of the wrong type, or from the wrong role
+# │   └── InvalidBlob      bytes that do not match their digest or their encoding
+# ├── MachineError       a problem of this machine or its network
+# │   ├── LinkError        the broker cannot be reached, or refuses the connection
+# │   ├── BrokerError      a broker could not be started here
+# │   └── StoreError       the store cannot be read or written
+# │       ├── DiskFull       no space is left
+# │       ├── DamagedJournal  the journal is corrupt
+# │       └── MissingBlob    a blob that the journal refers to is missing
+# └── Fault              a bug in Sojourn: please report it
+#     └── UnexpectedEvent  an event without a transition in the current state
 
 
 class SojournError(Exception):
-    """The root: every error that Sojourn raises on purpose."""
+    """The base of all errors that Sojourn raises deliberately."""
 
 
 class UserError(SojournError):
-    """What a person wrote or gave us."""
+    """An error in the user's input."""
 
 
 class ConfigError(UserError):
-    """A config or job file that does not say what it should."""
+    """An invalid config or job file."""
 
 
 class DataError(UserError):
@@ -40,27 +44,27 @@ class DataError(UserError):
 
 
 class ModelError(UserError):
-    """A model that cannot be compiled, or compiles to something else."""
+    """A model that cannot be compiled, or is compiled incorrectly."""
 
 
 class GraphRefused(ModelError):
-    """A graph, or the kit around it, that is not run here: it breaks a rule of `sojourn.model.inspection`."""
+    """A graph or its kit that breaks a rule of `sojourn.model.inspection`."""
 
 
 class JobError(UserError):
-    """A job that cannot be done, or is unknown."""
+    """A job that cannot run, or is unknown."""
 
 
 class NoRelease(UserError):
-    """A model line of which this machine serves no release."""
+    """A model line without a release on this machine."""
 
 
 class PeerError(SojournError):
-    """What another node sent us."""
+    """An error in the input from another node."""
 
 
 class InvalidMessage(PeerError):
-    """Not a message, too large, of the wrong type, or from the wrong role."""
+    """A message that is malformed, too large, of the wrong type, or from the wrong role."""
 
 
 class InvalidBlob(PeerError):
@@ -68,11 +72,11 @@ class InvalidBlob(PeerError):
 
 
 class MachineError(SojournError):
-    """What this machine or its network lacks."""
+    """A problem of this machine or its network."""
 
 
 class LinkError(MachineError):
-    """The broker cannot be reached, or it refuses us."""
+    """The broker cannot be reached, or refuses the connection."""
 
 
 class BrokerError(MachineError):
@@ -84,22 +88,52 @@ class StoreError(MachineError):
 
 
 class DiskFull(StoreError):
-    """There is no room left on the disk."""
+    """No space is left on the disk."""
 
 
 class DamagedJournal(StoreError):
-    """What was written to the journal is not what is read back."""
+    """The journal is corrupt."""
 
 
 class MissingBlob(StoreError, KeyError):
-    """A blob that the journal refers to is gone."""
+    """A blob that the journal refers to is missing."""
 
     __str__ = Exception.__str__
 
 
 class Fault(SojournError):
-    """Our own mistake: please report it."""
+    """A bug in Sojourn: please report it."""
 
 
 class UnexpectedEvent(Fault):
-    """Something happened in a state whose table does not know it."""
+    """An event without a transition in the current state."""
+
+
+Extra = Literal["cloud", "sim", "broker", "ray", "web", "metrics", "mlflow", "tensorboard"]
+MODULES: dict[Extra, tuple[str, ...]] = {
+    "cloud": ("torch", "torchvision", "onnx", "onnxscript", "safetensors", "sklearn", "ortools"),
+    "sim": ("matplotlib",),
+    "broker": ("amqtt",),
+    "ray": ("ray",),
+    "web": ("nicegui",),
+    "metrics": ("prometheus_client",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "tensorboard": ("tensorboard",),
+}
+
+
+def require_extra(extra: Extra, what: str) -> None:
+    """Raise MachineError unless an extra is installed, without importing it."""
+    for module in MODULES[extra]:
+        if find_spec(module) is None:
+            raise MachineError(f"{what} needs {module}, which is not installed: {install(extra)}")
+
+
+def extra_of(module: str) -> Extra | None:
+    """Return the extra that includes a module, or None."""
+    return next((extra for extra, modules in MODULES.items() if module.partition(".")[0] in modules), None)
+
+
+def install(extra: Extra) -> str:
+    """Return how to install an extra, from a clone because Sojourn is not on a package index."""
+    return f"install the extra {extra!r} from a clone of Sojourn: pip install '.[{extra}]'"

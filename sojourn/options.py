@@ -1,52 +1,73 @@
-"""Options of the command line that several commands share, so that they read the same everywhere."""
+"""Command-line options that several commands share."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
+from sojourn.errors import ConfigError
+
 File = Annotated[str | None, typer.Argument(metavar="FILE", help="A TOML file with settings; flags override it.")]
-Name = Annotated[str | None, typer.Option(help="The node's own name: a-z, 0-9 and '-'.")]
-Fleet = Annotated[str | None, typer.Option(help="The fleet's name.", show_default="sojourn")]
+Name = Annotated[str | None, typer.Option(help="Name of the node: a-z, 0-9 and '-'.")]
+Fleet = Annotated[str | None, typer.Option(help="Name of the fleet.", show_default="sojourn")]
 Broker = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST[:PORT]", help="The broker; mqtts:// before it: with TLS.", show_default="localhost:1883"
+        metavar="HOST[:PORT]",
+        help="Address of the broker; the prefix mqtts:// enables TLS.",
+        show_default="localhost:1883",
     ),
 ]
-Username = Annotated[str | None, typer.Option(help="The broker's name for us.", show_default="the node's name")]
-PasswordFile = Annotated[str | None, typer.Option(metavar="FILE", help="Holds the broker's password for us.")]
+Username = Annotated[str | None, typer.Option(help="MQTT user name.", show_default="the node's name")]
+PasswordFile = Annotated[str | None, typer.Option(metavar="FILE", help="File with the MQTT password.")]
 Store = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Kept across restarts.", show_default="~/.local/share/sojourn/FLEET/NAME"),
+    typer.Option(
+        metavar="FOLDER", help="Folder for persistent data.", show_default="~/.local/share/sojourn/FLEET/NAME"
+    ),
 ]
-Data = Annotated[str | None, typer.Option(metavar="PATH", help="NPZ or CSV file, or folder of images.")]
+Data = Annotated[str | None, typer.Option(metavar="PATH", help="NPZ, CSV or text file, or folder of images.")]
 Label = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="The label column of a CSV: its name or number, first or last.")
+    str | None, typer.Option(metavar="COLUMN", help="Label column of a CSV file: name, number, first or last.")
 ]
-Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether a CSV's first row names columns.")]
+Header = Annotated[
+    bool | None, typer.Option("--header/--no-header", help="Whether the first row of a CSV file is a header.")
+]
 Scale = Annotated[
-    str | None, typer.Option(metavar="'A..B to C..D'", help="Bring values to another scale, like '0..255 to 0..1'.")
+    str | None,
+    typer.Option(metavar="'A..B to C..D'", help="Convert values to another scale, such as '0..255 to 0..1'."),
 ]
 Target = Annotated[
-    list[str] | None, typer.Option(metavar="COLUMN", help="A column of a CSV that jobs predict; repeatable, in order.")
+    list[str] | None, typer.Option(metavar="COLUMN", help="CSV column that jobs predict; repeatable, in order.")
 ]
-Ignore = Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="A column of a CSV to leave out; repeatable.")]
-Time = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of a CSV that says when a row was.")]
-Series = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of a CSV that tells series apart.")]
-CertificatePort = Annotated[int, typer.Option(help="For nodes with certificates (TLS).", min=1, max=65_535)]
+Ignore = Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="CSV column to ignore; repeatable.")]
+Time = Annotated[str | None, typer.Option(metavar="COLUMN", help="CSV column with the time of each row.")]
+Series = Annotated[str | None, typer.Option(metavar="COLUMN", help="CSV column that identifies the series.")]
+CertificatePort = Annotated[int, typer.Option(help="TLS port for nodes with certificates.", min=1, max=65_535)]
 PasswordPort = Annotated[
     int,
-    typer.Option(help="For nodes with passwords (TLS); 0: none.", min=0, max=65_535),
+    typer.Option(help="TLS port for nodes with passwords; 0 disables it.", min=0, max=65_535),
 ]
-LocalPort = Annotated[int, typer.Option(help="On 127.0.0.1, with passwords; 0: none.", min=0, max=65_535)]
+LocalPort = Annotated[
+    int, typer.Option(help="Port on 127.0.0.1 for nodes with passwords; 0 disables it.", min=0, max=65_535)
+]
 MetricsPort = Annotated[
     int | None,
-    typer.Option(help="Figures for Prometheus on 127.0.0.1; 0: none.", min=0, max=65_535, show_default="0"),
+    typer.Option(
+        help="Port of the Prometheus metrics on 127.0.0.1; 0 disables them.", min=0, max=65_535, show_default="0"
+    ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 LogFormat = Annotated[
     str | None,
-    typer.Option(metavar="plain|json", help="How the log is written: lines for people, or JSON.", show_default="plain"),
+    typer.Option(metavar="plain|json", help="Log format: plain lines or JSON.", show_default="plain"),
 ]
+
+
+def ask(question: str, flag: str) -> str:
+    """Prompt for a value; raise ConfigError that names the flag if there is no terminal."""
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{flag} is missing")
+    return str(typer.prompt(question))

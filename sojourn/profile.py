@@ -1,7 +1,4 @@
-"""The form of a device's speed and of its network line.
-
-Used by the table of boards, by `sojourn agent profile` and by the simulation.
-"""
+"""Profiles of a device's speed and network, for the table of boards, `sojourn agent profile` and the simulation."""
 
 from __future__ import annotations
 
@@ -16,12 +13,10 @@ Duration = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
 class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device that trains on its processor, with all its cores.
+    """The speed of a device that trains with all its cores.
 
-    flops: the float32 operations a second that training sustains.
-    step_seconds: what a step takes besides its arithmetic.
-    visit_seconds: what a visit takes besides its steps: a worker starts, and loads its libraries and graphs.
-    memory: in bytes.
+    flops: sustained float32 operations per second in training. step_seconds: the fixed time of a step.
+    visit_seconds: the fixed time of a visit, in which a worker starts and loads libraries and graphs. memory: in bytes.
     """
 
     flops: Rate
@@ -32,7 +27,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device's line to its broker: bytes a second each way, and the one-way latency in seconds."""
+    """A device's network: bytes per second in each direction, and the one-way latency in seconds."""
 
     up: Rate
     down: Rate
@@ -40,7 +35,7 @@ class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device and its line, and for each number where it comes from (`device.flops`, `link.up` ...)."""
+    """A device and its network, with the source of each number (`device.flops`, `link.up` ...)."""
 
     name: Name
     device: DeviceProfile
@@ -53,4 +48,4 @@ NUMBERS = tuple(
     for part, form in (("device", DeviceProfile), ("link", LinkProfile))
     for field in form.__struct_fields__
 )
-"""The names of all numbers of a profile."""
+"""The names of all numbers in a profile."""

@@ -1,4 +1,4 @@
-"""What all tests share: one folder for kits, one thread for each computation, an order of files, little garbage."""
+"""Shared setup of all tests: one folder for kits, one thread for each computation, the order of files, less garbage."""
 
 from __future__ import annotations
 
@@ -15,25 +15,33 @@ import hypothesis
 import pytest
 
 _KITS: list[str] = []
-"""The folder that this process made, and has to take away."""
+"""The folder that this process made, and must remove."""
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _GARBAGE = (10_000, 10, 10)
-"""How many new objects begin a collection, instead of 700: torch and the simulations make many, and few are garbage."""
+"""The number of new objects that starts a collection, instead of 700: torch and the simulations make few garbage."""
 _HITS = 3000
 """How often a line that is counted already is passed before it is counted no more, instead of 50 times: every time that
 some lines are, slipcover goes through all functions of all modules, and a pass costs more than these lines do."""
-_LONG = (
+_WAITING = (
+    "tests/live/test_live_attacks.py",
     "tests/docs/test_first_hour.py",
     "tests/live/",
+    "tests/fleet_web/",
     "tests/examples/",
-    "tests/upgrade/",
+    "tests/baseline/",
     "tests/fleet_sim/demo/",
     "tests/fleet_sim/engines/",
-    "tests/coordinator/compiling/",
-    "tests/coordinator/releases/",
-    "tests/fleet_sim/",
+    "tests/edge_agent/setup/",
+    "tests/edge_agent/training/",
+    "tests/edge_agent/inference/",
+    "tests/sojourn/test_notify.py",
+    "tests/sojourn/brokers/",
+    "tests/sojourn/metrics/",
+    "tests/sojourn/links/",
 )
-"""Where files are that take longest: begun first, they leave no core idle at the end."""
+"""Where files are that wait for processes, the longest first."""
+_COMPUTING = ("tests/coordinator/compiling/test_layers.py", "tests/fleet_sim/", "tests/coordinator/compiling/")
+"""Where other files are that take long."""
 
 # The same examples in every run, however slow the machine, and none from a folder of the run before.
 hypothesis.settings.register_profile("repeatable", derandomize=True, database=None, deadline=None, max_examples=50)
@@ -46,14 +54,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder before anything is imported that reads where it is; workers inherit it from the first process.
+    """Make the folder before any import that reads its path; workers inherit it from the first process.
 
-    Several tests run at once: each computes on one core, as a fleet on one machine would, and waits for no others'
-    threads. Ctrl-C means something again: a shell that starts a program in the background has it ignored, and so would
-    all the processes that tests start and interrupt.
+    Several tests run at once: each computes on one core, as several nodes on one machine would, and does not wait for
+    the threads of others. Ctrl-C is enabled again: a shell that starts a program in the background disables it, also
+    for all processes that tests start and interrupt.
 
-    Python keeps what it compiles, also where it is told not to: tests start hundreds of processes, and each of them
-    would compile everything again.
+    Python caches compiled code, even if that is disabled: tests start hundreds of processes, each of which would
+    compile everything again.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()
@@ -62,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
         _KITS.append(tempfile.mkdtemp(prefix="sojourn-tests-"))
-        # Matplotlib lists the fonts of a machine once for its user: in a new folder it would take seconds every time.
+        # Matplotlib lists the machine's fonts once per user: in a new folder that would take seconds every time.
         usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         os.environ.setdefault("MPLCONFIGDIR", str(usual / "matplotlib"))
         os.environ["XDG_CACHE_HOME"] = _KITS[0]
@@ -70,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _count_with_fewer_passes() -> None:
-    """Tell slipcover's instance in a worker, which has no option for it, before it sees the first of our files."""
+    """Configure slipcover's instance in a worker, which has no option for it, before it sees the first project file."""
     counter = getattr(sys.modules.get("slipcover.pytest_plugin"), "_slipcover_instance", None)
     if counter is not None:
         counter.d_miss_threshold = _HITS
@@ -78,7 +86,7 @@ def _count_with_fewer_passes() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are cores: tests of real fleets wait for others' processes, leases and brokers.
+    """Return one worker more than there are cores: tests of real fleets wait for processes, leases and brokers.
 
     Two more take as long: from then on the cores are busy.
     """
@@ -86,26 +94,41 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_unconfigure() -> None:
-    """Take the folder away."""
+    """Remove the folder."""
     for folder in _KITS:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, or take the files in a random order that is the same for all workers."""
+    """Start with the slowest files, or take the files in a random order that is the same for all workers."""
     seed = config.getoption("--shuffle-files")
     if seed is None:
-        items.sort(
-            key=lambda item: next((n for n, long in enumerate(_LONG) if item.nodeid.startswith(long)), len(_LONG))
-        )
-        return
-    draw = random.Random(seed)
-    place = {path: draw.random() for path in sorted({str(item.path) for item in items})}
-    items.sort(key=lambda item: place[str(item.path)])
+        place = _longest_first(list(dict.fromkeys(_file(item) for item in items)))
+    else:
+        draw = random.Random(seed)
+        place = {file: draw.random() for file in sorted({_file(item) for item in items})}
+    items.sort(key=lambda item: place[_file(item)])
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _longest_first(files: list[str]) -> dict[str, float]:
+    """The place of each file: the longest first, those that wait evenly among those that compute.
+
+    A worker that waits leaves its core to the others; were all that wait together, the cores would idle, too.
+    """
+    place: dict[str, float] = {}
+    for long, waits in ((_WAITING, True), (_COMPUTING, False)):
+        group = [file for file in files if file.startswith(_WAITING) == waits]
+        group.sort(key=lambda file: next((n for n, prefix in enumerate(long) if file.startswith(prefix)), len(long)))
+        place |= {file: at / len(group) for at, file in enumerate(group)}
+    return place
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage from now on, but not among what was imported: it stays, and looking took a tenth of all time."""
+    """Collect garbage from now on, but not among imported objects: scanning them took a tenth of the time."""
     gc.freeze()
     gc.set_threshold(*_GARBAGE)
     gc.enable()

@@ -1,6 +1,6 @@
-"""`sojourn` commands as processes that come out of one in which everything is loaded: no import is paid for twice.
+"""`sojourn` commands as forks of one process in which everything is loaded: no import is repeated.
 
-They are real processes, each with its own pid, signals and exit code. A test that tries the start itself, or another
+They are real processes, each with its own pid, signals and exit code. A test of the start itself, or of another
 version, starts Python instead.
 """
 
@@ -43,11 +43,11 @@ _LOADED = (
     "sojourn.protocol.signing",
     "typer._adapters",
 )
-"""What the commands import. None of it starts a thread: a process with threads must not be forked."""
+"""The modules that the commands import. None of them starts a thread: a process with threads must not be forked."""
 
 
 class Forked:
-    """A `sojourn` command that runs in `folder`; what it says goes to the end of `log`, or its errors to `errors`."""
+    """A `sojourn` command that runs in `folder`; its output is appended to `log`, its errors to `errors`, if given."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Forked:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_LOADED))
         log.touch()
-        said = (log.absolute(), (errors or log).absolute())
-        # A daemon: what a test leaves behind ends with the tests, and nobody waits for it.
-        self._process = context.Process(target=_run, args=(arguments, said, folder, typed), daemon=True)
+        outputs = (log.absolute(), (errors or log).absolute())
+        # A daemon: a leftover process ends with the tests, which do not wait for it.
+        self._process = context.Process(target=_run, args=(arguments, outputs, folder, typed), daemon=True)
         self._process.start()
 
     @property
@@ -72,33 +72,33 @@ class Forked:
         return there(self._process.pid)
 
     def kill(self) -> None:
-        """End it as a power cut would, and wait until it is gone."""
+        """End it like a power cut, and wait until it is gone."""
         self._process.kill()
         self._process.join()
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Send Ctrl-C."""
         os.kill(there(self._process.pid), signal.SIGINT)
 
     def wait(self, seconds: float = LIMIT) -> int | None:
-        """Its exit code when it has ended; nothing if it still runs after these seconds."""
+        """Return its exit code once it has ended; None if it still runs after these seconds."""
         self._process.join(seconds)
         return self._process.exitcode
 
 
 def sojourn(*arguments: str, folder: Path = Path()) -> str:
-    """What a command says; it is an error if it does not end well."""
+    """Return a command's output; raise an error if it fails."""
     done = run(*arguments, folder=folder)
     assert done.returncode == 0, f"sojourn {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def run(*arguments: str, folder: Path = Path(), typed: str = "") -> CompletedProcess[str]:
-    """What comes of a command that is given this to read."""
+    """Run a command with this input, and return its result."""
     with tempfile.TemporaryDirectory() as place:
         log, errors = Path(place) / "log", Path(place) / "errors"
         started = Forked(arguments, log, folder, errors=errors, typed=typed)
@@ -110,19 +110,19 @@ def run(*arguments: str, folder: Path = Path(), typed: str = "") -> CompletedPro
         )
 
 
-def _run(arguments: Sequence[str], said: tuple[Path, Path], folder: Path, typed: str) -> None:
-    """In the new process: the command, as if Python had been started with it."""
-    for number, path in enumerate(said, 1):
+def _run(arguments: Sequence[str], outputs: tuple[Path, Path], folder: Path, typed: str) -> None:
+    """Run the command in the new process, as if Python had been started with it."""
+    for number, path in enumerate(outputs, 1):
         with path.open("ab") as output:
             os.dup2(output.fileno(), number)
     os.chdir(folder)
     os.environ["COLUMNS"] = "200"
-    os.execv = _go_on  # type: ignore[assignment]  # it is called in one way only
+    os.execv = _continue_here  # type: ignore[assignment]  # it is called in one way only
     sys.stdin, sys.argv = io.StringIO(typed), ["sojourn", *arguments]
     importlib.import_module("sojourn.cli").main()
 
 
-def _go_on(_program: str, command: list[str]) -> NoReturn:
-    """In the place of `exec`, by which an agent becomes a leaner Python: what it would load is here already."""
+def _continue_here(_program: str, command: list[str]) -> NoReturn:
+    """Replace `exec`, by which an agent becomes a leaner Python: its modules are already loaded here."""
     module, *arguments = command[command.index("-m") + 1 :]
     sys.exit(importlib.import_module(module).main(*arguments))

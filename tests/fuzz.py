@@ -1,7 +1,7 @@
-"""Mutated packets into whole fleets in the middle of a job: `python -m tests.fuzz 1000000 --seed 7` does many.
+"""Mutated packets into whole fleets in the middle of a job: `python -m tests.fuzz 1000000 --seed 7` sends many.
 
-Half of them are valid but for one field. No node may fall over, every record in every journal must be read as it is,
-and after a restart of all nodes the job must end.
+Half of them are valid except for one field. No node may crash, every record in every journal must be readable, and
+after a restart of all nodes the job must end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from hierarchy.edge.records import EdgeState
 from hierarchy.edge.server import EdgeServer
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack
-from sojourn.protocol.messages import BETWEEN, Birth, Death, Stop
+from sojourn.protocol.messages import Birth, Death
+from sojourn.protocol.operator_messages import Stop
 from sojourn.protocol.wire import Epoch
 from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet, fedavg, job, visit
 from tests.fleet_sim.test_kills import after
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 STATES: dict[type, Any] = {Agent: AgentState, EdgeServer: EdgeState, Coordinator: CoordinatorState}
 PACKETS = 2500
-"""In one fleet."""
+"""The number of packets in one fleet."""
 TOGETHER = 25
 LEASES: dict[str, Any] = {"tours__lease": 60, "tours__site_lease": 120}
 JOBS = (
@@ -61,7 +62,7 @@ OTHERS: tuple[Any, ...] = (
 
 
 class Fuzzing:
-    """One fleet with a job, and packets that are like those that it sends."""
+    """One fleet with a job, and packets similar to those that it sends."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)
@@ -75,14 +76,14 @@ class Fuzzing:
     def _listen(self, broker: Any) -> None:
         publish = broker.publish
 
-        def heard(topic: str, payload: bytes, *, retain: bool) -> None:
+        def received(topic: str, payload: bytes, *, retain: bool) -> None:
             self._seen.append((topic, payload))
             publish(topic, payload, retain=retain)
 
-        broker.publish = heard
+        broker.publish = received
 
     def run(self, packets: int) -> None:
-        """Let things happen, with packets in between."""
+        """Process events, with packets in between."""
         for _ in range(0, packets, TOGETHER):
             after(self.fleet, self._draw.randint(0, 7))
             for _ in range(TOGETHER):
@@ -121,7 +122,7 @@ class Fuzzing:
                 return "one field", msgpack.packb(self._changed(fields))
 
     def _changed(self, value: Any) -> Any:
-        """The same with one thing in it changed."""
+        """Return the value with one thing in it changed."""
         draw = self._draw
         if isinstance(value, dict | list) and value and draw.random() < 0.9:
             made: Any = dict(value) if isinstance(value, dict) else list(value)
@@ -132,7 +133,7 @@ class Fuzzing:
         return draw.choice(NUMBERS if numeric else (*NUMBERS, *OTHERS))
 
     def check(self) -> str:
-        """Every journal is read as it is; all nodes start again, and the job ends. Returns how."""
+        """Check that every journal is readable, restart all nodes, and end the job; return how it ended."""
         was = self.fleet.job("job").status
         for name in self.fleet.nodes:
             self.fleet.kill(name)
@@ -151,15 +152,15 @@ class Fuzzing:
 
 
 def _examples() -> list[tuple[str, bytes]]:
-    """One packet of each kind, from and to nodes of the fleet."""
+    """Return one packet of each kind, from and to nodes of the fleet."""
     names = {"device": "dev-0", "edge": "site-a", "cloud": CLOUD}
     found = []
     for message in EXAMPLES:
         if isinstance(message, Stop):  # that would end the job, as it should
             continue
-        sender, to = min(BETWEEN[type(message)])
+        sender, to = min(message.routes)
         who = "operator" if (sender, to) == ("cloud", "cloud") else names[sender]
-        topic = topics.inbox(FLEET, topics.Address(to, names[to]), who)  # type: ignore[arg-type]
+        topic = topics.inbox(FLEET, topics.Address(to, names[to]), who)
         found.append((topic, pack(Packet(1, Epoch(1, bytes(8)), message))))
     for role in ("device", "edge"):
         state = topics.state(FLEET, topics.Address(role, names[role]))
@@ -168,17 +169,17 @@ def _examples() -> list[tuple[str, bytes]]:
 
 
 def _link(node: Node, route: topics.Route) -> Link | None:
-    """The link over which a packet of this sender comes to a node."""
+    """Return the link over which a packet of this sender reaches a node."""
     role = node.machine.role_of(route.sender) if route.sender else route.node.role
     return node.links.get(role) if role else None
 
 
 def main() -> int:
-    """Give as many packets as are asked for, a fleet after another."""
+    """Send the requested number of packets, one fleet after another."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("packets", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="Stop after this many minutes.")
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)
     began, given, ends = time.monotonic(), Counter[str](), Counter[str]()

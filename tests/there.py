@@ -1,4 +1,4 @@
-"""What may be absent in general, and is there in a test."""
+"""A check for values that may be absent in general, but not in a test."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ T = TypeVar("T")
 
 
 def there(value: T | None) -> T:
-    """The value itself; a test that comes without it fails here."""
+    """Return the value; fail if it is None."""
     assert value is not None
     return value

@@ -1,10 +1,10 @@
-"""Sojourn's simulation beside a plain loop, Flower's and pfl-research's: seconds of a round, once all are started.
+"""Sojourn's simulation compared with a plain loop, Flower's and pfl-research's: seconds of a round after the start.
 
 All train the same models on the same random data with FedAvg in two worker processes of one thread (workloads.py);
-nobody evaluates, and nobody pays for imports, processes or compilation: the first rounds are not counted. They work in
-turns, so that all see the same machine, and a ratio is the median over the turns.
+there is no evaluation, and imports, processes and compilation do not count: the first rounds are ignored. They run in
+turns, so that the load affects all, and a ratio is the median over the turns.
 
-The rivals need venvs of their own, outside the project:
+The rivals need separate venvs, outside the project:
 
     python3.11 -m venv flower && flower/bin/pip install torch==2.13.0
     flower/bin/pip install 'flwr[simulation]==1.41.0'
@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.rivals.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 600
+TIMEOUT = 600
 OURS = "sojourn"
 MODULES = {"plain_loop": "plain_loop", OURS: "sojourn_run", "flower": "flower_run", "pfl": "pfl_run"}
 ALONE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -36,7 +36,7 @@ QUIET = {"RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "FLWR
 
 
 def one(command: list[str], workload: str, rounds: int) -> dict[str, Any]:
-    """A run of one of them, in processes of its own: what its line says."""
+    """Run one of them in separate processes and return the values of its line."""
     environment = os.environ | ALONE | QUIET | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [*command, workload, str(rounds)],
@@ -44,7 +44,7 @@ def one(command: list[str], workload: str, rounds: int) -> dict[str, Any]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"version"')]
@@ -80,10 +80,10 @@ def main() -> None:
     parser.add_argument("--pfl", help="the Python of pfl's venv")
     parser.add_argument("--workload", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--rounds", type=int, help="counted in each turn; otherwise what the workload says")
+    parser.add_argument("--rounds", type=int, help="rounds in each turn; default: the workload's")
     asked = parser.parse_args()
     pythons = {"plain_loop": sys.executable, OURS: sys.executable, "flower": asked.flower, "pfl": asked.pfl}
-    # Absolute but not resolved: a venv's Python is a link, and is known by where the link lies.
+    # Absolute but not resolved: a venv's Python is a link, identified by the location of the link.
     commands = {
         name: [str(Path(python).absolute()), "-m", f"benchmarks.rivals.{MODULES[name]}"]
         for name, python in pythons.items()

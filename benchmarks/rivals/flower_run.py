@@ -1,7 +1,7 @@
 """Flower's simulation runtime, in Flower's own venv: ServerApp and ClientApp with FedAvg, actors of one CPU in Ray.
 
-As fast as Flower lets it be: a worker keeps data and model from one user to the next, trains with one thread, and
-evaluates and tells nothing. Of the round Flower takes the time itself; `evaluate_fn` only looks at the clock.
+Optimised within Flower's limits: a worker keeps data and model from one user to the next, trains with one thread, and
+neither evaluates nor reports. `evaluate_fn` only reads the clock.
 
 python -m benchmarks.rivals.flower_run cnn 5
 """
@@ -32,7 +32,7 @@ WORKLOAD = "RIVALS_WORKLOAD"
 
 @cache
 def at_hand() -> tuple[Any, Any, Any]:
-    """Module and data, once in each actor."""
+    """Return module and data, once in each actor."""
     torch.set_num_threads(1)
     workload = WORKLOADS[os.environ[WORKLOAD]]
     x, y = data(workload)
@@ -59,7 +59,7 @@ def main(name: str, rounds: str) -> None:
     @server.main()
     def run(grid: Grid, context: Context) -> None:
         del context
-        grid.pull_interval = 0.01  # 0.1 unless one asks; without it small rounds would mostly sleep
+        grid.pull_interval = 0.01  # 0.1 by default, with which small rounds would mostly sleep
         share = workload.cohort / workload.users
         strategy = FedAvg(fraction_train=share, fraction_evaluate=0.0, min_available_nodes=workload.users)
 

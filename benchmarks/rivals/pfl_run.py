@@ -1,6 +1,6 @@
 """pfl-research's simulation, in its own venv: FederatedAveraging in two processes that reduce over gloo.
 
-Users' tensors are made beforehand, as float32; nothing is evaluated, and no metric is reported.
+Users' tensors are created beforehand, as float32; there is no evaluation and no metric.
 
 python -m benchmarks.rivals.pfl_run cnn 5
 """
@@ -22,7 +22,7 @@ RANK, ADDRESSES = "PFL_WORKER_RANK", "PFL_WORKER_ADDRESSES"
 
 
 def run(name: str, rounds: int) -> list[float]:
-    """The moments when rounds ended. What pfl imports connects to the other process at once."""
+    """Return the end times of rounds. Importing pfl connects to the other process at once."""
     import numpy as np  # noqa: PLC0415
     import torch  # noqa: PLC0415
     from pfl.aggregate.simulate import SimulatedBackend  # noqa: PLC0415
@@ -69,7 +69,7 @@ def run(name: str, rounds: int) -> list[float]:
 
 
 def judged(workload: Workload) -> Any:
-    """The module, with what pfl calls on it."""
+    """The module with the methods that pfl calls."""
     from torch.nn import functional  # noqa: PLC0415
 
     class Judged(workload.build):  # type: ignore[name-defined, misc]
@@ -84,7 +84,7 @@ def judged(workload: Workload) -> Any:
 
 
 def dataset(workload: Workload) -> Any:
-    """All users; drawn at random."""
+    """Return all users, drawn at random."""
     import torch  # noqa: PLC0415
     from pfl.data import FederatedDataset  # noqa: PLC0415
     from pfl.data.pytorch import PyTorchTensorDataset  # noqa: PLC0415

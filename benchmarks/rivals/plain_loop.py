@@ -1,4 +1,4 @@
-"""A loop over users in each of a few processes, as anyone would write it without a framework.
+"""A plain loop over users in each of a few processes, without a framework.
 
 python -m benchmarks.rivals.plain_loop cnn 5
 """
@@ -25,7 +25,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 class PlainLoop:
-    """Nothing is sent but a round's sums."""
+    """Only a round's sums are sent."""
 
     def __init__(self, name: str, processes: int) -> None:
         self._ends = []
@@ -36,7 +36,7 @@ class PlainLoop:
             self._ends.append(end)
 
     def round(self, users: list[int]) -> None:
-        """Give each process its part of the users, and take the mean."""
+        """Send each process its part of the users, and compute the mean."""
         for at, end in enumerate(self._ends):
             end.send((self._model, users[at :: len(self._ends)]))
         sums = [end.recv() for end in self._ends]
@@ -48,7 +48,7 @@ class PlainLoop:
 
 
 def plain_worker(turns: Connection, name: str) -> None:
-    """Train users until there are no more; answer with the sums of their tensors."""
+    """Train all users and return the sums of their tensors."""
     torch.set_num_threads(1)
     workload = WORKLOADS[name]
     torch.manual_seed(1)
@@ -71,7 +71,7 @@ def plain_worker(turns: Connection, name: str) -> None:
 
 
 def train_user(module: nn.Module, x: Any, y: Any) -> None:
-    """An epoch, in a new order."""
+    """Train an epoch in a new order."""
     optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
     for index in torch.randperm(len(y)).split(BATCH):
         optimiser.zero_grad()

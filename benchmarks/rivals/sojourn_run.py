@@ -1,6 +1,6 @@
 """The whole of `sojourn simulate`: all roles and messages, tables, checkpoints, and the live view on a terminal.
 
-Evaluation cannot be switched off: it is done on ten samples, which is as good as nothing.
+Evaluation cannot be disabled, so it uses only ten samples.
 
 python -m benchmarks.rivals.sojourn_run cnn 5 [SETTING=VALUE ...]
 """
@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WARM, WORKLOADS, data, print_rounds
-from coordinator.console.watching import show
+from coordinator.console.live_view import show
 from coordinator.records import RoundClosed
 from fleet_sim.console.setting_options import changes
 from fleet_sim.run import SimulationRun

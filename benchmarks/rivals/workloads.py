@@ -1,4 +1,4 @@
-"""What all of them train: two models, and random data of the right shape. Needs numpy and torch, nothing of Sojourn."""
+"""The common workloads: two models, and random data of the right shape. Needs numpy and torch, not Sojourn."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ WORKLOADS = {
 
 
 def data(workload: Workload) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Random pixels, small enough that nothing diverges. User u has the samples from u * workload.samples."""
+    """Return random pixels, small enough to avoid divergence. User u has the samples from u * workload.samples."""
     draw = np.random.default_rng(0)
     total = workload.users * workload.samples
     return draw.integers(0, 2, (total, *workload.shape), dtype=np.uint8), draw.integers(0, len(CLASSES), total)
 
 
 def print_rounds(marks: list[float], version: str) -> None:
-    """Print the seconds of each counted round; `marks` are the moments when a round ended, the first one's first."""
+    """Print the seconds of each counted round; `marks` are the end times of all rounds."""
     seconds = [after - before for before, after in zip(marks[WARM - 1 :], marks[WARM:], strict=False)]
     print(json.dumps({"version": version, "seconds": seconds}), flush=True)

@@ -1,1 +1,1 @@
-"""Running a coordinator: its process, settings, back-ups, and who may connect."""
+"""The administration of a coordinator: its process, its settings, back-ups, and its fleet's members."""

@@ -1,6 +1,7 @@
-"""A copy of all that a coordinator must not forget, made while it runs, and the way back.
+"""Back up a coordinator's store while it runs, and restore it.
 
-A tar file: `backup.toml` (whose, when), `journal.db` (SQLite's online copy), `blobs/` (what that journal refers to).
+A backup is a tar file of `backup.toml` (time and version), `journal.db` (SQLite's online copy) and `blobs/` (all blobs
+that the journal refers to).
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from coordinator.machine.coordinator import Coordinator
-from sojourn import __version__, toml
+from sojourn import __version__, settings
 from sojourn.errors import DamagedJournal, StoreError, UserError
-from sojourn.protocol.mending import read_record
+from sojourn.protocol.limits import decoded
 from sojourn.settings import read_text
 from sojourn.store.blobs import digest_of, disk_errors
-from sojourn.store.files import write_atomically, written_beside
+from sojourn.store.files import open_atomic, private_file, private_store, write_atomically
 from sojourn.store.journal import FolderStore
-from sojourn.store.private import private_file, private_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ _PAUSE = 0.2
 
 
 class BackupAbout(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup says of itself; a later version may say more."""
+    """The description of a backup; later versions may add fields."""
 
     made: str
     version: str
@@ -47,45 +47,47 @@ class BackupAbout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(store: Path, target: Path) -> BackupAbout:
-    """Copy a store into a file, whether a coordinator runs on it or not."""
+    """Copy a store into a file, while its coordinator runs or not."""
     if not (store / JOURNAL).exists():
-        raise UserError(f"{store} holds no journal: name the coordinator's --store, or its --settings")
+        raise UserError(f"{store} has no journal: name the coordinator's --store, or its --settings")
     if target.is_dir() or not target.absolute().parent.is_dir():
-        raise UserError(f"{target} cannot be written: name a file in a folder that exists")
+        raise UserError(f"{target} cannot be written: choose a file in an existing folder")
     with disk_errors(f"backing up {store}"), tempfile.TemporaryDirectory(prefix=".backup-", dir=store) as name:
         kept = _matching(store, Path(name))
         about = BackupAbout(
             made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), version=__version__, blobs=len(kept)
         )
-        with written_beside(target, mode=0o600) as file:
+        with open_atomic(target, mode=0o600) as file:
             _pack(file, about, Path(name) / JOURNAL, kept)
     return about
 
 
 def restore(source: Path, store: Path, *, force: bool) -> BackupAbout:
-    """Put a backup in the place of a store that is empty or, with `force`, of any; that is kept beside."""
+    """Restore a backup into an empty store; with `force` into any, whose files are moved into a folder inside."""
     with disk_errors(f"restoring {store}"):
         private_store(store)
-        with _alone(store), tempfile.TemporaryDirectory(prefix=".restore-", dir=store) as name:
+        with _exclusive(store), tempfile.TemporaryDirectory(prefix=".restore-", dir=store) as name:
             fresh = Path(name)
             if _in_use(store) and not force:
-                raise UserError(f"{store} is not empty: --force replaces what is there, and keeps it beside")
+                raise UserError(
+                    f"{store} is not empty: --force restores anyway, and moves its files into a folder inside"
+                )
             about = _unpack(source, fresh)
             _check_journal(fresh / JOURNAL)
             _renumber(fresh)
-            _own(fresh, store)
+            _chown(fresh, store)
             _move_away(store)
-            # The journal comes last: without it the store is empty, and restoring can begin again.
+            # The journal is moved last: without it the store counts as empty, and the restore can be repeated.
             (fresh / BLOBS).rename(store / BLOBS)
             (fresh / JOURNAL).rename(store / JOURNAL)
     return about
 
 
 def _matching(store: Path, folder: Path) -> list[Path]:
-    """A copy of the journal, and the blobs that it refers to, linked so that no sweep takes them away.
+    """Copy the journal, and hard-link the blobs that it refers to, so that the coordinator cannot remove them.
 
-    A blob may go between the one and the other, when the journal has gone on and refers to it no more: then both are
-    taken anew. One that is missing time and again is still on its way here, and will be asked for again.
+    If a blob is removed after the journal was copied, both are copied again. A blob that is missing each time has not
+    arrived yet; the restored coordinator requests it again.
     """
     for attempt in range(_TRIES):
         if attempt:
@@ -113,14 +115,14 @@ def _copy_journal(source: Path, target: Path) -> None:
 
 
 def _replayed(store: FolderStore) -> Coordinator:
-    """The coordinator that a store is of; a store of which something must be set aside first is an error."""
+    """Replay a store into a coordinator; a store with a damaged part is an error."""
     machine = Coordinator("cloud")
     try:
         state, records = store.load()
         if state is not None:
             machine.restore(state)
         for record in records:
-            machine.apply(read_record(record, machine.record_form))
+            machine.apply(decoded(record, machine.record_form))
     except (DamagedJournal, msgspec.MsgspecError, LookupError) as error:
         raise StoreError(
             f"the journal cannot be replayed as it is ({error}): start its coordinator, which sets aside what is "
@@ -130,7 +132,7 @@ def _replayed(store: FolderStore) -> Coordinator:
 
 
 def _live(folder: Path) -> set[bytes]:
-    """The blobs that a coordinator with the journal in this folder would keep."""
+    """Return the blobs that a coordinator with the journal in this folder would keep."""
     store = FolderStore(folder)
     try:
         return set(_replayed(store).live())
@@ -139,11 +141,11 @@ def _live(folder: Path) -> set[bytes]:
 
 
 def _renumber(folder: Path) -> None:
-    """Number tours beyond all that were asked for since the backup: sites ignore an attempt that they have seen end."""
+    """Give tours numbers above all that were used since the backup, because sites ignore attempts that they saw end."""
     store = FolderStore(folder)
     try:
         machine = _replayed(store)
-        machine.mend(int(time.time()))
+        machine.reserve_newer_attempts(int(time.time()))
         store.snapshot(machine.snapshot())
     finally:
         store.close()
@@ -161,7 +163,7 @@ def _link(source: Path, target: Path) -> bool:
 
 def _pack(file: BinaryIO, about: BackupAbout, journal: Path, blobs: list[Path]) -> None:
     with tarfile.open(fileobj=file, mode="w") as tar:
-        text = toml.dumps(msgspec.to_builtins(about)).encode()
+        text = settings.dumps(msgspec.to_builtins(about)).encode()
         entry = tarfile.TarInfo(ABOUT)
         entry.size = len(text)
         tar.addfile(entry, io.BytesIO(text))
@@ -171,7 +173,7 @@ def _pack(file: BinaryIO, about: BackupAbout, journal: Path, blobs: list[Path]) 
 
 
 def _unpack(source: Path, folder: Path) -> BackupAbout:
-    """The files of a backup, each of them checked."""
+    """Extract the files of a backup and check each of them."""
     about = None
     (folder / BLOBS).mkdir(mode=0o700)
     try:
@@ -180,7 +182,7 @@ def _unpack(source: Path, folder: Path) -> BackupAbout:
                 content = tar.extractfile(entry) if entry.isfile() else None
                 parent, _, name = entry.name.rpartition("/")
                 if content is None or (parent, name) not in {("", ABOUT), ("", JOURNAL), (BLOBS, name)}:
-                    raise UserError(f"{source} is not a backup of a coordinator: it holds {entry.name[:100]!r}")
+                    raise UserError(f"{source} is not a backup of a coordinator: it contains {entry.name[:100]!r}")
                 if name == ABOUT:
                     about = read_text(content.read().decode(), BackupAbout, f"{source}: {ABOUT}")
                 elif name == JOURNAL:
@@ -192,26 +194,26 @@ def _unpack(source: Path, folder: Path) -> BackupAbout:
     except FileNotFoundError as error:
         raise UserError(f"{source}: {error.strerror}") from error
     except (tarfile.TarError, UnicodeDecodeError) as error:
-        raise UserError(f"{source} is not a whole backup: {error}") from error
+        raise UserError(f"{source} is not a complete backup: {error}") from error
     if about is None or not (folder / JOURNAL).exists() or len([*(folder / BLOBS).iterdir()]) != about.blobs:
-        raise UserError(f"{source} is not a whole backup: something is missing")
+        raise UserError(f"{source} is not a complete backup: files are missing")
     return about
 
 
 def _put_blob(folder: Path, name: str, data: bytes, source: Path) -> None:
     if digest_of(data).hex() != name:
-        raise UserError(f"{source} is damaged: the blob {name[:12]} is not what its name says")
+        raise UserError(f"{source} is damaged: the blob {name[:12]} does not match its digest")
     write_atomically(folder / name, data, mode=0o600, sync=False)
 
 
 def _check_journal(path: Path) -> None:
-    """See that it is whole, and let the next start count as later than any that other nodes have heard of."""
+    """Check the journal's integrity, and raise its boot count above any that other nodes have received."""
     try:
         with closing(sqlite3.connect(path)) as db:
             (verdict,) = db.execute("pragma integrity_check").fetchone()
             if verdict != "ok":
                 raise UserError(f"the journal in the backup is damaged: {verdict}")
-            # A boot a second would be needed to overtake the clock.
+            # A coordinator would have to boot every second to exceed the clock.
             db.execute("update boots set count = max(count, ?)", (int(time.time()),))
             db.commit()
     except sqlite3.Error as error:
@@ -224,19 +226,19 @@ def _in_use(store: Path) -> bool:
 
 
 def _move_away(store: Path) -> None:
-    """What was there, into a folder beside; an empty store leaves nothing."""
+    """Move the existing files into a new folder inside the store; an empty store is left as it is."""
     if not _in_use(store):
         shutil.rmtree(store / BLOBS, ignore_errors=True)
         return
-    # The write-ahead log goes with its journal: beside another it would be taken for that one's.
+    # The write-ahead log moves with its journal: SQLite would apply it to another journal of the same name.
     old = Path(tempfile.mkdtemp(prefix=f"before-{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-", dir=store))
     for path in [*store.glob(f"{JOURNAL}*"), store / BLOBS]:
         if path.exists():
             path.rename(old / path.name)
 
 
-def _own(folder: Path, store: Path) -> None:
-    """Root restores for the user that the store belongs to."""
+def _chown(folder: Path, store: Path) -> None:
+    """As root, give the restored files to the owner of the store."""
     if os.geteuid() != 0:
         return
     owner = store.stat()
@@ -245,18 +247,18 @@ def _own(folder: Path, store: Path) -> None:
 
 
 @contextmanager
-def _alone(store: Path) -> Iterator[None]:
+def _exclusive(store: Path) -> Iterator[None]:
     private_file(store / LOCK)
     with (store / LOCK).open("a") as lock:
-        _own_lock(store)
+        _chown_lock(store)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StoreError(f"a coordinator runs on {store}: stop it first") from None
+            raise StoreError(f"a coordinator is running on {store}: stop it first") from None
         yield
 
 
-def _own_lock(store: Path) -> None:
+def _chown_lock(store: Path) -> None:
     if os.geteuid() == 0:
         owner = store.stat()
         os.chown(store / LOCK, owner.st_uid, owner.st_gid)

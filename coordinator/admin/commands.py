@@ -1,29 +1,45 @@
-"""`sojourn coordinator`."""
+"""The commands of `sojourn coordinator`."""
 
 from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sojourn import logs, options
-from sojourn.extras import need
+from sojourn.errors import require_extra
 from sojourn.settings import broker_flags, read_settings, store_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from coordinator.admin.settings import CoordinatorSettings
+    from coordinator.machine.coordinator import Coordinator
     from sojourn.node.driver import Driver
     from sojourn.notify import Notifier
 
-STOPPING = 20.0
-"""Seconds that tracking is given to write what waits, when the coordinator stops."""
-Settings = Annotated[str | None, typer.Option(metavar="FILE", help="The coordinator's settings, which name its store.")]
+
+def metrics_of(settings: CoordinatorSettings, driver: Driver) -> AbstractContextManager[None]:
+    """Serve this coordinator's Prometheus metrics while the context is open, if a port is set."""
+    if not settings.metrics_port:
+        return nullcontext()
+    from sojourn.metrics.serving import NodeMetrics, metrics_served  # imported only if metrics are enabled
+
+    machine: Coordinator = driver.node.machine  # type: ignore[assignment]  # assemble() made it
+    fleet, runs, rollouts = machine.metrics()
+    driver.node.on_record(lambda record: runs.recorded(record, time.time()))
+    sources = NodeMetrics(driver, lambda: machine.unanswered), fleet, runs, rollouts
+    store = store_folder(settings.store, settings.fleet, settings.name)
+    return metrics_served(settings.metrics_port, driver, sources, store, {"edge": settings.broker})
+
+
+TRACKING_STOP_TIMEOUT = 20.0
+"""The seconds that tracking has to write its queue when the coordinator stops."""
+Settings = Annotated[str | None, typer.Option(metavar="FILE", help="The coordinator's settings file.")]
 log = logging.getLogger("sojourn")
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the coordinator of a fleet.")
 
@@ -36,36 +52,36 @@ def coordinator() -> None:
 @app.command()
 def run(
     file: options.File = None,
-    name: Annotated[str | None, typer.Option(help="The coordinator's own name.", show_default="cloud")] = None,
+    name: Annotated[str | None, typer.Option(help="The coordinator's name.", show_default="cloud")] = None,
     fleet: options.Fleet = None,
     broker: options.Broker = None,
     username: options.Username = None,
     password_file: options.PasswordFile = None,
     operator: Annotated[
         list[str] | None,
-        typer.Option(help="Who may give jobs; may be repeated.", show_default="operator"),
+        typer.Option(help="An operator who may submit jobs; may be repeated.", show_default="operator"),
     ] = None,
     release_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The public key of those who sign releases.")
+        str | None, typer.Option(metavar="FILE", help="The file with the public key that verifies releases.")
     ] = None,
     operators_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Operators' keys and roles: take only what they signed.")
+        str | None,
+        typer.Option(metavar="FILE", help="Operators' keys and roles: only requests that they signed are accepted."),
     ] = None,
     mandate_keys: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Let jobs wait until one of these operators signed them.")
+        str | None, typer.Option(metavar="FILE", help="Keys of operators: a job waits until one of them has signed it.")
     ] = None,
     store: options.Store = None,
     metrics_port: options.MetricsPort = None,
     log_format: options.LogFormat = None,
     verbose: options.Verbose = False,
 ) -> None:
-    """Take jobs and have the sites of a fleet do them, until told to stop."""
-    from coordinator.admin.metrics import metrics_of
+    """Run a coordinator, which accepts jobs and runs them on the sites of a fleet, until it is stopped."""
     from coordinator.admin.settings import CoordinatorSettings
     from sojourn.node.driver import run_until_signal
     from sojourn.notify import Notifier
 
-    need("cloud", "a coordinator")
+    require_extra("cloud", "a coordinator")
     flags = {
         "name": name,
         "fleet": fleet,
@@ -93,7 +109,7 @@ def backup(
     settings: Settings = None,
     store: options.Store = None,
 ) -> None:
-    """Copy the journal, and the models it refers to, into one file; the coordinator may go on meanwhile."""
+    """Copy the journal, and the models that it refers to, into one file; the coordinator may keep running."""
     from coordinator.admin.backup import back_up
 
     about = back_up(_store(settings, store), file)
@@ -105,9 +121,12 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
     settings: Settings = None,
     store: options.Store = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a store that is not empty.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace a store that is not empty; its old files are kept in a folder inside."),
+    ] = False,
 ) -> None:
-    """Put a backup into the store of a coordinator that does not run. Started again, it goes on from there."""
+    """Restore a backup into the store of a stopped coordinator, which continues from it when it starts."""
     from coordinator.admin.backup import restore as put_back
 
     folder = _store(settings, store)
@@ -123,23 +142,23 @@ def _store(file: str | None, store: str | None) -> Path:
 
 
 def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) -> Driver:
-    """A coordinator on its broker, its folder and its worker.
+    """Build a coordinator with its broker link, its store and its worker.
 
-    While it waits for a full disk it keeps telling systemd's watchdog that it is alive.
+    While it waits for a full disk it keeps notifying systemd's watchdog.
     """
-    from coordinator.admin.operator_roles import OperatorRoles, guarded_by
-    from coordinator.jobs.not_here import not_here
+    from coordinator.admin.settings import OperatorRoles, guarded_by
+    from coordinator.jobs.missing_inputs import missing_input
+    from coordinator.machine.authorization import Trust
     from coordinator.machine.coordinator import Coordinator
-    from coordinator.machine.trust import Trust
     from coordinator.machine.work import CoordinatorWorker
-    from coordinator.rounds.node_keys import NodeKeys
+    from coordinator.rounds.device_signatures import NodeKeys
     from sojourn.links.mqtt import MqttLink
     from sojourn.node.driver import Driver
     from sojourn.node.node import Node
-    from sojourn.node.quotas import SpeakingRate
     from sojourn.node.workers import ThreadWorkers
     from sojourn.notify import Notifier
     from sojourn.protocol.signing import read_public, read_publics
+    from sojourn.rate_limiter import RateLimiter
     from sojourn.store.journal import FolderStore
 
     key = read_public(settings.release_key_file) if settings.release_key_file else ""
@@ -158,25 +177,22 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
         trust=Trust(key, mandate_keys, roles, keys.of),
         keep=settings.keep,
         wall=time.time() - time.monotonic(),
-        check_job=not_here,
+        check_job=missing_input,
     )
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)
-    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs", keys=keys), tells=True)
+    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs", keys=keys), reports=True)
     pause = (notifier or Notifier()).nap
-    node = Node(
-        settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause, rate=SpeakingRate()
-    )
+    node = Node(settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause, rate=RateLimiter())
     return Driver(node)
 
 
 @contextmanager
 def tracked(driver: Driver, settings: CoordinatorSettings) -> Iterator[None]:
-    """While in this context: rounds are tracked, if that is set."""
+    """Track rounds while the context is open, if tracking is enabled."""
     from coordinator.machine.coordinator import Coordinator
-    from coordinator.tracking.live_jobs import LiveJobs
-    from coordinator.tracking.tracker import Tracker
+    from coordinator.tracking.tracker import LiveJobs, Tracker
 
     tracking, machine = settings.tracking.resolved("tracking"), driver.node.machine
     if not tracking.on or not isinstance(machine, Coordinator):
@@ -185,10 +201,10 @@ def tracked(driver: Driver, settings: CoordinatorSettings) -> Iterator[None]:
     tracking.need()
     tracker = Tracker(tracking)
     folder = store_folder(settings.store, settings.fleet, settings.name)
-    jobs = LiveJobs(settings.fleet, settings.name, str(folder), tracker.tell)
+    jobs = LiveJobs(settings.fleet, settings.name, str(folder), tracker.notify)
     driver.node.on_record(lambda record: jobs.wrote(record, machine.state))
     driver.call(lambda _now: jobs.start(machine.state))
     try:
         yield
     finally:
-        tracker.close(STOPPING)
+        tracker.close(TRACKING_STOP_TIMEOUT)

@@ -1,10 +1,10 @@
-"""What a node needs to join a fleet, as one small bundle to copy to it: settings, a credential, whom to trust."""
+"""The files with which a node joins a fleet: its settings, its credential, and the keys that it trusts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sojourn import toml
+from sojourn import settings as toml
 from sojourn.brokers.fleet import CA_FILE, COORDINATOR, COORDINATOR_GROUP, NODE_KEYS
 from sojourn.store.files import private_folder, write_private
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from sojourn.brokers.fleet import FleetFile, Secret
 
 OPERATOR_KEYS = "operators.pub"
-"""The keys of those who may sign jobs, in the fleet's folder; devices are given it with their bundles."""
+"""The file in the fleet's folder with the keys of operators that may sign jobs; bundles of devices contain a copy."""
 AGENT_STORE = "/var/lib/sojourn-agent"
 EDGE_STORE = "/var/lib/sojourn-edge"
 COORDINATOR_STORE = "/var/lib/sojourn-coordinator"
 
 
 def broker_table(fleet: FleetFile, secret: Secret, stem: str) -> dict[str, Any]:
-    """The `[broker]` table of a node whose files lie beside its settings."""
+    """Return the `[broker]` table of a node whose credential files are next to its settings."""
     tls = {"ca_file": f"{stem}.ca.pem"}
     table: dict[str, Any] = {"host": fleet.hosts[0]}
     if secret.kind == "password":
@@ -31,7 +31,7 @@ def broker_table(fleet: FleetFile, secret: Secret, stem: str) -> dict[str, Any]:
 
 
 def agent_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret, data: str) -> dict[str, bytes]:
-    """The files of a device: it obeys the edge servers that the fleet has now, and no others."""
+    """Return the files of a device, which accepts only the edge servers that the fleet has now."""
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": AGENT_STORE}
     if edges := fleet.named("edge"):
         settings["edges"] = edges
@@ -46,7 +46,7 @@ def agent_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret, data
 
 
 def edge_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret) -> dict[str, bytes]:
-    """The files of an edge server whose devices share the coordinator's broker; `sojourn edge init` reads them."""
+    """Return the files of an edge server that shares the coordinator's broker; `sojourn edge init` reads them."""
     settings = {"name": name, "fleet": fleet.fleet, "store": EDGE_STORE, "broker": broker_table(fleet, secret, "edge")}
     if clouds := fleet.named("cloud"):
         settings["cloud"] = clouds[0]
@@ -54,21 +54,21 @@ def edge_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret) -> di
 
 
 def write_coordinator(folder: Path, fleet: FleetFile, name: str, secret: Secret) -> Path:
-    """The settings of the coordinator, which runs beside its broker; returns where they are."""
+    """Write the settings of the coordinator, which runs on the broker's machine, and return their path."""
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": COORDINATOR_STORE}
     settings["operators"] = fleet.named("operator")
     settings["node_keys_file"] = NODE_KEYS
-    settings["broker"] = _beside(fleet, secret, "coordinator")
+    settings["broker"] = _local_broker_table(fleet, secret, "coordinator")
     if fleet.release_key:
         settings["release_key_file"] = "coordinator.release.pub"
-    own = private_folder(folder / COORDINATOR, group=COORDINATOR_GROUP)
+    target = private_folder(folder / COORDINATOR, group=COORDINATOR_GROUP)
     for file, text in _files(folder, fleet, "coordinator", settings, secret).items():
-        write_private(own / file, text, group=COORDINATOR_GROUP)
-    return own / "coordinator.toml"
+        write_private(target / file, text, group=COORDINATOR_GROUP)
+    return target / "coordinator.toml"
 
 
 def write_password(folder: Path, name: str, secret: Secret) -> Path:
-    """The password of an operator or of Home Assistant; returns where it is."""
+    """Write the password of an operator or of Home Assistant, and return its path."""
     path = folder / f"{name}.password"
     write_private(path, secret.files["password"])
     return path
@@ -82,8 +82,8 @@ def _files(folder: Path, fleet: FleetFile, stem: str, settings: dict[str, Any], 
     return files
 
 
-def _beside(fleet: FleetFile, secret: Secret, stem: str) -> dict[str, Any]:
-    """The `[broker]` table of a server on the broker's own machine: what stays there needs no encryption."""
+def _local_broker_table(fleet: FleetFile, secret: Secret, stem: str) -> dict[str, Any]:
+    """Return the `[broker]` table of a server on the broker's machine; a local connection needs no encryption."""
     if not fleet.listeners.local:
         return broker_table(fleet, secret, stem)
     return {"host": "127.0.0.1", "port": fleet.listeners.local, "password_file": f"{stem}.password"}

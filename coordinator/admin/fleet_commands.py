@@ -1,19 +1,17 @@
-"""`sojourn fleet`: who may connect to a broker, and which devices the coordinator sees."""
+"""The commands of `sojourn fleet`: the members of a fleet and their credentials, and the state of its devices."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coordinator.admin import joining_commands
-from coordinator.admin.fleet_options import DEFAULT, Folder, Reload, reload_or_say, say_reload
+from coordinator.admin.joining_commands import DEFAULT, Folder, Reload, print_reload_hint, reload_or_hint
 from coordinator.admin.operator_commands import app as operators
-from coordinator.console.as_json import AsJson, print_json
-from coordinator.console.audit_commands import audit
-from coordinator.console.device_commands import forget, history, show, status
+from coordinator.console.fleet_status_commands import audit, forget, history, show, status
+from coordinator.console.options import AsJson, print_json
 from sojourn import options
 
 if TYPE_CHECKING:
@@ -23,23 +21,21 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Say who belongs to a fleet, and make credentials for them; see who is here.",
+    help="Manage the members of a fleet and their credentials; show the state of its devices.",
 )
 
 NodeName = Annotated[str, typer.Argument(metavar="NAME", help="The node's name: a-z, 0-9 and '-'.")]
-Output = Annotated[Path | None, typer.Option(metavar="FILE", help="The bundle.", show_default="NAME.tar.gz")]
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help="The bundle to write.", show_default="NAME.tar.gz")]
 Password = Annotated[
-    bool, typer.Option("--password", help="A password instead of a client certificate; needs a --password-port.")
+    bool, typer.Option("--password", help="Use a password instead of a client certificate; needs a --password-port.")
 ]
-Certificate = Annotated[bool, typer.Option("--certificate", hidden=True)]
-"""What versions before 0.3 had to be told; it is so by itself now."""
-Renew = Annotated[bool, typer.Option("--renew", help="New credentials for a member; its old ones end.")]
-ShowPassword = Annotated[bool, typer.Option("--show-password", help="With --password: print it, too.")]
+Renew = Annotated[bool, typer.Option("--renew", help="Make new credentials for a member and revoke its old ones.")]
+ShowPassword = Annotated[bool, typer.Option("--show-password", help="With --password: also print the password.")]
 Wait = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0, help="For the broker to read its files again, before it is cleared.")
+    float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for the broker to read its files again.")
 ]
 WAIT = 30.0
-_LISTED = 10
+_MAX_LISTED = 10
 
 
 @app.command()
@@ -47,14 +43,16 @@ def init(
     fleet: Annotated[str, typer.Option(help="The fleet's name.")] = "sojourn",
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Name or address at which nodes reach the broker; may be repeated, the first is told them."),
+        typer.Option(help="Name or address of the broker for nodes; may be repeated. New bundles contain the first."),
     ] = None,
     certificate_port: options.CertificatePort = 8884,
     password_port: options.PasswordPort = 0,
     local_port: options.LocalPort = 1883,
-    door_port: Annotated[int, typer.Option(help="Where devices ask to join (`sojourn fleet door`).")] = 8885,
+    door_port: Annotated[int, typer.Option(help="The port at which devices join (`sojourn fleet door`).")] = 8885,
     cloud: Annotated[str, typer.Option(help="The coordinator's name.")] = "cloud",
-    operator: Annotated[list[str] | None, typer.Option(help="May be repeated.", show_default="operator")] = None,
+    operator: Annotated[
+        list[str] | None, typer.Option(help="An operator's name; may be repeated.", show_default="operator")
+    ] = None,
     fleet_folder: Folder = DEFAULT,
 ) -> None:
     """Make the keys of a fleet, the configuration of its broker, and the settings of its coordinator."""
@@ -66,8 +64,8 @@ def init(
     from sojourn.settings import validated
 
     if not local_port and not password_port:
-        raise ConfigError("operators connect with passwords: give a --local-port, or a --password-port")
-    hosts = host or [_asked("Name or address at which nodes reach the broker", "--host")]
+        raise ConfigError("operators connect with passwords: set --local-port or --password-port")
+    hosts = host or [options.ask("Name or address at which nodes reach the broker", "--host")]
     listeners = {"password": password_port, "certificate": certificate_port, "local": local_port}
     values = {
         "fleet": fleet,
@@ -76,7 +74,7 @@ def init(
         "door": 0 if door_port == DOOR_PORT else door_port,
     }
     folders.create(fleet_folder, validated(values, FleetFile, "the command line"), signed_here=True)
-    with folders.alone(fleet_folder):
+    with folders.locked(fleet_folder):
         for name in operator or ["operator"]:
             _, secret = folders.admit(fleet_folder, name, "operator", "password")
             path = credentials.write_password(fleet_folder, name, secret)
@@ -92,33 +90,31 @@ def init(
 def add_device(
     name: NodeName,
     password: Password = False,
-    certificate: Certificate = False,
     data: Annotated[
-        str, typer.Option(metavar="PATH", help="Where its data is, on the device.")
+        str, typer.Option(metavar="PATH", help="The path of the data on the device.")
     ] = "/var/lib/sojourn-agent/data.npz",
     output: Output = None,
     renew: Renew = False,
     show_password: ShowPassword = False,
     fleet_folder: Folder = DEFAULT,
 ) -> None:
-    """Make the bundle with which a device joins the fleet: credentials, settings, and whom to trust."""
+    """Make the bundle with which a device joins the fleet: its credentials, settings and trusted keys."""
     from coordinator.admin.credentials import agent_bundle
 
     path = _bundle_path(output, name)
-    kind = _kind(password=password, certificate=certificate)
+    kind: Kind = "password" if password else "certificate"
     fleet, secret = _admitted(fleet_folder, name, "device", kind, renew=renew)
     _deliver(path, agent_bundle(fleet_folder, fleet, name, secret, data), secret, show_password=show_password)
     typer.echo(f"on the device: sudo ./install.sh --bundle {path.name}", err=True)
     if not fleet.named("edge"):
-        typer.echo("there is no edge server yet: it will obey any; --renew it when there is one", err=True)
-    say_reload()
+        typer.echo("there is no edge server yet: the device accepts any; --renew it when there is one", err=True)
+    print_reload_hint()
 
 
 @app.command("add-edge")
 def add_edge(
     name: NodeName,
     password: Password = False,
-    certificate: Certificate = False,
     output: Output = None,
     renew: Renew = False,
     show_password: ShowPassword = False,
@@ -128,35 +124,37 @@ def add_edge(
     from coordinator.admin.credentials import edge_bundle
 
     path = _bundle_path(output, name)
-    kind = _kind(password=password, certificate=certificate)
+    kind: Kind = "password" if password else "certificate"
     fleet, secret = _admitted(fleet_folder, name, "edge", kind, renew=renew)
     _deliver(path, edge_bundle(fleet_folder, fleet, name, secret), secret, show_password=show_password)
     typer.echo(f"on the edge server: sudo sojourn edge init --bundle {path.name}", err=True)
     devices = fleet.named("device")
     if devices and not renew:
-        more = f" and {len(devices) - _LISTED} more" if len(devices) > _LISTED else ""
-        typer.echo(f"{', '.join(devices[:_LISTED])}{more}: these obey it only when {name!r} is among the", err=True)
-        typer.echo("`edges` of their agent.toml; add-device --renew makes new bundles that say so", err=True)
-    say_reload()
+        more = f" and {len(devices) - _MAX_LISTED} more" if len(devices) > _MAX_LISTED else ""
+        typer.echo(f"{', '.join(devices[:_MAX_LISTED])}{more}: these accept it only if {name!r} is in the", err=True)
+        typer.echo("`edges` of their agent.toml; add-device --renew makes bundles that include it", err=True)
+    print_reload_hint()
 
 
 @app.command("add-home-assistant")
 def add_home_assistant(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its username at the broker.")] = "home-assistant",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The user name of Home Assistant at the broker.")
+    ] = "home-assistant",
     prefix: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Where it looks for devices, as its MQTT integration has it.")
+        str, typer.Option(metavar="TOPIC", help="The discovery prefix of Home Assistant's MQTT integration.")
     ] = "homeassistant",
-    renew: Annotated[bool, typer.Option("--renew", help="A new password; its old one ends.")] = False,
-    show_password: Annotated[bool, typer.Option("--show-password", help="Print the password, too.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Make a new password and revoke the old one.")] = False,
+    show_password: Annotated[bool, typer.Option("--show-password", help="Also print the password.")] = False,
     fleet_folder: Folder = DEFAULT,
 ) -> None:
-    """Give Home Assistant an account that may only look at devices, and edge servers the right to show them."""
+    """Make an account with which Home Assistant can only read devices, and let edge servers publish them."""
     from coordinator.admin.credentials import write_password
     from sojourn.brokers import fleet as folders
     from sojourn.errors import ConfigError
-    from sojourn.protocol.home_topics import check_prefix
+    from sojourn.protocol.topics import check_prefix
 
-    with folders.alone(fleet_folder):
+    with folders.locked(fleet_folder):
         listeners = folders.read(fleet_folder).listeners
         if not listeners.password and not listeners.local:
             raise ConfigError(
@@ -175,12 +173,12 @@ def add_home_assistant(
         typer.echo(f"from elsewhere: {fleet.hosts[0]}, port {listeners.password}, TLS with {folders.CA_FILE}", err=True)
     shows = "" if prefix == "homeassistant" else f', prefix = "{prefix}"'
     typer.echo(f"in edge.toml, above the first [table]: home_assistant = {{ discovery = true{shows} }}", err=True)
-    say_reload()
+    print_reload_hint()
 
 
 @app.command("list")
 def list_(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
-    """List who belongs to the fleet, by its folder; `sojourn fleet status` asks the coordinator who is here."""
+    """List the members in the fleet's folder; `sojourn fleet status` shows the devices that the coordinator sees."""
     from rich.console import Console
     from rich.table import Table
 
@@ -207,78 +205,64 @@ for name, joining_command in joining_commands.COMMANDS.items():
 
 @app.command()
 def revoke(name: NodeName, wait: Wait = WAIT, reload: Reload = "", fleet_folder: Folder = DEFAULT) -> None:
-    """Let a member connect no more: a lost or stolen device. It stays listed, and leaves every roster."""
+    """Revoke a member's credentials, for example of a lost device. It stays listed, and leaves every roster."""
     from sojourn.brokers import fleet as folders
-    from sojourn.brokers import joining
+    from sojourn.brokers import invitations
 
-    with folders.alone(fleet_folder):
+    with folders.locked(fleet_folder):
         left = folders.revoke(fleet_folder, name)
-        joining.forget(fleet_folder, name)
+        invitations.forget(fleet_folder, name)
         typer.echo(f"{name} is revoked")
         _clear(fleet_folder, name, left, wait, reload)
 
 
 @app.command()
 def remove(name: NodeName, wait: Wait = WAIT, reload: Reload = "", fleet_folder: Folder = DEFAULT) -> None:
-    """Forget a member. Its credentials end, too, it leaves every roster, and its name is free for another."""
+    """Remove a member. Its credentials are revoked, it leaves every roster, and its name can be used again."""
     from sojourn.brokers import fleet as folders
-    from sojourn.brokers import joining
+    from sojourn.brokers import invitations
 
-    with folders.alone(fleet_folder):
+    with folders.locked(fleet_folder):
         left = folders.remove(fleet_folder, name)
-        joining.forget(fleet_folder, name)
+        invitations.forget(fleet_folder, name)
         typer.echo(f"{name} is removed")
         _clear(fleet_folder, name, left, wait, reload)
 
 
 @app.command("renew-broker")
 def renew_broker(
-    host: Annotated[list[str] | None, typer.Option(help="Another name or address; may be repeated.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Another name or address of the broker; may be repeated.")
+    ] = None,
     fleet_folder: Folder = DEFAULT,
 ) -> None:
-    """Make a new certificate for the broker: before the old one ends, or when its name changes."""
+    """Make a new certificate for the broker: before the old one expires, or when the broker's name changes."""
     from sojourn.brokers import fleet as folders
 
-    with folders.alone(fleet_folder):
+    with folders.locked(fleet_folder):
         fleet: FleetFile = folders.renew_broker(fleet_folder, host or [])
-    typer.echo(f"the broker is known as {', '.join(fleet.hosts)}")
-    say_reload()
-
-
-def _asked(question: str, flag: str) -> str:
-    from sojourn.errors import ConfigError
-
-    if not sys.stdin.isatty():
-        raise ConfigError(f"{flag} is missing")
-    return str(typer.prompt(question))
+    typer.echo(f"the broker's names are {', '.join(fleet.hosts)}")
+    print_reload_hint()
 
 
 def _bundle_path(output: Path | None, name: str) -> Path:
-    """Where the bundle goes; found out before anything changes."""
+    """Return the path for the bundle; it is checked before anything changes."""
     from sojourn.errors import ConfigError
     from sojourn.protocol.topics import check_name
 
     path = output or Path(f"{check_name(name)}.tar.gz")
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"--output: there is no folder {path.absolute().parent}")
+        raise ConfigError(f"--output: the folder {path.absolute().parent} does not exist")
     if path.exists():
-        raise ConfigError(f"{path} exists: move it away, or name another --output")
+        raise ConfigError(f"{path} exists: move it away, or choose another --output")
     return path
-
-
-def _kind(*, password: bool, certificate: bool) -> Kind:
-    from sojourn.errors import ConfigError
-
-    if password and certificate:
-        raise ConfigError("a member has a password or a certificate: leave out --password or --certificate")
-    return "password" if password else "certificate"
 
 
 def _admitted(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool) -> tuple[FleetFile, Secret]:
     from sojourn.brokers import fleet as folders
     from sojourn.errors import ConfigError
 
-    with folders.alone(folder):
+    with folders.locked(folder):
         if kind == "password" and not folders.read(folder).listeners.password:
             raise ConfigError(
                 "--password: this broker has no listener for passwords. Set password = 8883 under [listeners] in "
@@ -288,25 +272,27 @@ def _admitted(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: b
 
 
 def _clear(folder: Path, name: str, left: list[str], wait: float, reload: str) -> None:
-    """Have the broker forget what it keeps of a member, after it has read its files again."""
-    from sojourn.brokers.clearing import HOST, clear
+    """Delete what the broker retains for a member, after the broker has read its files again."""
+    from sojourn.brokers.maintenance import HOST, clear
     from sojourn.errors import LinkError
 
-    reload_or_say(folder, reload)
+    reload_or_hint(folder, reload)
     try:
         if clear(folder, name, left, wait):
-            typer.echo(f"what the broker kept of {name} is cleared")
+            typer.echo(f"the retained messages of {name} are deleted from the broker")
         else:
-            typer.echo(f"no broker of this fleet answers on {HOST}: restart one that runs elsewhere", err=True)
+            typer.echo(f"no broker of this fleet is running on {HOST}: restart a broker that runs elsewhere", err=True)
     except LinkError as error:
-        typer.echo(f"{error}: restart it, and it keeps nothing of {name} (systemctl restart mosquitto)", err=True)
+        typer.echo(
+            f"{error}: to delete the retained messages of {name}, restart it (systemctl restart mosquitto)", err=True
+        )
         raise typer.Exit(1) from error
 
 
 def _deliver(path: Path, files: dict[str, bytes], secret: Secret, *, show_password: bool) -> None:
-    from sojourn.brokers.bundle import write_bundle
+    from sojourn.brokers.fleet import write_bundle
 
     write_bundle(path, files)
     if show_password and secret.kind == "password":
         typer.echo(f"password: {secret.files['password'].decode().strip()}")
-    typer.echo(f"{path} holds a secret: copy it over a safe way, and delete it here")
+    typer.echo(f"{path} contains a secret: copy it over a secure channel, and delete it here")

@@ -1,4 +1,4 @@
-"""`sojourn fleet operators`: who may ask what of the coordinator, and whose mandates devices trust."""
+"""The commands of `sojourn fleet operators`: operators with their keys and roles."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from coordinator.console.as_json import AsJson, print_json
+from coordinator.console.options import AsJson, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sojourn.protocol.operators import OperatorEntry
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Say who may ask what of the coordinator, by key and role."
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage the keys and roles of operators.")
 Folder = Annotated[
     Path,
     typer.Option(
-        "--fleet-folder", metavar="FOLDER", help="With the fleet's keys and members.", envvar="SOJOURN_FLEET_FOLDER"
+        "--fleet-folder",
+        metavar="FOLDER",
+        help="The folder with the fleet's keys and members.",
+        envvar="SOJOURN_FLEET_FOLDER",
     ),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The operator's name.")]
@@ -33,12 +34,16 @@ FILE, KEYS = "operators.toml", "operators.pub"
 @app.command()
 def add(
     name: Name,
-    public: Annotated[Path, typer.Option(metavar="FILE", help="The operator's public key: `sojourn release key`.")],
-    role: Annotated[str, typer.Option(help="viewer, submitter, releaser or owner.")] = "submitter",
-    replace: Annotated[bool, typer.Option("--replace", help="Another key or role for one that is there.")] = False,
+    public: Annotated[
+        Path, typer.Option(metavar="FILE", help="The operator's public key, from `sojourn release key`.")
+    ],
+    role: Annotated[str, typer.Option(help="The operator's role: viewer, submitter, releaser or owner.")] = "submitter",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the key or role of an existing operator.")
+    ] = False,
     fleet_folder: Folder = DEFAULT,
 ) -> None:
-    """Let an operator in, or give one another key: what the old one signs counts no longer at the coordinator."""
+    """Add an operator, or replace its key; the coordinator then rejects signatures of the old key."""
     from sojourn.brokers import fleet as folders
     from sojourn.errors import ConfigError
     from sojourn.protocol.operators import OperatorEntry
@@ -49,32 +54,32 @@ def add(
     check_name(name, "the operator's name")
     entry = {"key": read_public(public), "role": role, "added": dt.datetime.now(dt.UTC).date().isoformat()}
     made = validated(entry, OperatorEntry, "--role")
-    with folders.alone(fleet_folder):
+    with folders.locked(fleet_folder):
         known = _known(fleet_folder)
         if name in known and not replace:
             raise ConfigError(f"{name!r} is an operator already ({known[name].role}): --replace changes key and role")
         first = not known
         _write(fleet_folder, {**known, name: made})
     typer.echo(f"{name} is {made.role}")
-    _say_what_to_do(fleet_folder, first=first)
+    _print_next_steps(fleet_folder, first=first)
 
 
 @app.command()
 def remove(name: Name, fleet_folder: Folder = DEFAULT) -> None:
-    """Let an operator ask nothing any more. What devices trust changes with their own files."""
+    """Remove an operator from the coordinator. Devices trust its key until their own files change."""
     from sojourn.brokers import fleet as folders
     from sojourn.errors import ConfigError
 
-    with folders.alone(fleet_folder):
+    with folders.locked(fleet_folder):
         known = _known(fleet_folder)
         if name not in known:
-            raise ConfigError(f"{name!r} is no operator: `sojourn fleet operators list` shows who is")
+            raise ConfigError(f"{name!r} is not an operator: `sojourn fleet operators list` lists them")
         left = {key: each for key, each in known.items() if key != name}
         if not any(each.role == "owner" for each in left.values()):
             typer.echo("no owner is left", err=True)
         _write(fleet_folder, left)
-    typer.echo(f"{name} is no operator any more")
-    _say_what_to_do(fleet_folder, first=False)
+    typer.echo(f"{name} is removed")
+    _print_next_steps(fleet_folder, first=False)
 
 
 @app.command("list")
@@ -94,36 +99,36 @@ def list_(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
 
 
 def _known(folder: Path) -> dict[str, OperatorEntry]:
-    from coordinator.admin.operator_roles import read_operators
+    from coordinator.admin.settings import read_operators
 
     return read_operators(folder / FILE) if (folder / FILE).exists() else {}
 
 
 def _write(folder: Path, operators: Mapping[str, OperatorEntry]) -> None:
-    """The file for the coordinator, with a copy where it can read it, and the keys that devices should trust."""
-    from sojourn import toml
+    """Write the coordinator's file with a copy that it can read, and the keys that devices should trust."""
+    from sojourn import settings
     from sojourn.brokers.fleet import COORDINATOR_GROUP
     from sojourn.protocol.operators import mandate_keys
     from sojourn.store.files import write_private
 
     table = {"operators": {name: msgspec.to_builtins(each) for name, each in sorted(operators.items())}}
     keys = "".join(f"{key} {name}\n" for key, name in mandate_keys(operators).items())
-    for name, text in ((FILE, toml.dumps(table)), (KEYS, keys or "# nobody may sign jobs\n")):
+    for name, text in ((FILE, settings.dumps(table)), (KEYS, keys or "# no operator may sign jobs\n")):
         write_private(folder / name, text)
         if (folder / "coordinator").is_dir():
             write_private(folder / "coordinator" / name, text, group=COORDINATOR_GROUP)
 
 
-def _say_what_to_do(folder: Path, *, first: bool) -> None:
+def _print_next_steps(folder: Path, *, first: bool) -> None:
     if first:
         typer.echo(
-            f"to demand it, add to {folder / 'coordinator' / 'coordinator.toml'}, above the first [table]: "
+            f"to require signatures, add to {folder / 'coordinator' / 'coordinator.toml'}, above the first [table]: "
             f'operators_file = "{FILE}" (requests are signed) and mandate_keys_file = "{KEYS}" (jobs are signed); '
             "then restart the coordinator",
             err=True,
         )
     typer.echo(
-        f"devices trust {folder / KEYS}: new bundles bring it, others need it at [mandate] keys_file and a restart of "
-        "the agent; the coordinator reads its mandate_keys_file when it starts",
+        f"devices trust {folder / KEYS}: new bundles contain it, others need it at [mandate] keys_file and a restart "
+        "of the agent; the coordinator reads its mandate_keys_file when it starts",
         err=True,
     )

@@ -1,1 +1,1 @@
-"""How the tours' models become the next global model."""
+"""The aggregators: how the tours' models become the next global model."""

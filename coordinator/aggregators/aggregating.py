@@ -1,24 +1,21 @@
-"""How the tours' models become the next global model.
-
-State goes in and comes out: `state` holds an aggregator's own vectors between merges (momentum, drift, control), by
-name; what is not there yet has its initial value, and names that an aggregator does not know pass through. Sums run
-in the order of the contributions, which is plan order, and in float64.
-
-Without any model that has a say, the model stays as it is, and so does the state; only SCAFFOLD's control follows what
-the devices returned.
-"""
+"""The entry point of all aggregators, including for models with state such as running statistics."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.aggregators.contributions import Contribution, MergeContext, State, Vector, mean_of, with_weight
-from coordinator.aggregators.drift_correction import dyn, scaffold
-from coordinator.aggregators.fusing import fusion
-from coordinator.aggregators.inverse_distance import ida
-from coordinator.aggregators.server_optimisers import adaptive, avgm
+from coordinator.aggregators.contributions import (
+    Contribution,
+    MergeContext,
+    State,
+    Vector,
+    mean_or,
+    weighting_of,
+)
+from coordinator.aggregators.server_updates import adaptive, avgm, dyn, fusion, ida, scaffold
 from sojourn.errors import JobError
 from sojourn.parts import (
     Adagrad,
@@ -32,78 +29,82 @@ from sojourn.parts import (
     ScaffoldServer,
     UniformMean,
     WeightedMean,
-    Weighting,
     Yogi,
-    own,
+    custom_code,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     Arithmetic = Callable[[Any, Vector, Sequence[Contribution], State, MergeContext], tuple[Vector, State]]
+
+
+# How the tours' models become the next global model.
+#
+# State goes in and comes out. `state` holds an aggregator's own vectors between merges (momentum, drift, control) by
+# name. A missing vector has its initial value, and vectors with other names pass through. Sums run in float64 in the
+# order of the contributions, which is plan order.
+#
+# Without any model with a weight, the model and the state stay as they are; only SCAFFOLD's control follows what the
+# devices returned.
 
 __all__ = ["Contribution", "MergeContext", "State", "Vector", "aggregate", "first_state"]
 
 RESERVED = ("model", "anchor", "front", "relay", "slot-", "sum-")
-"""How the names of a job's own vectors begin: an aggregator of one's own keeps its vectors under others."""
+"""The prefixes of the job's own vector names, which a custom aggregator must not use."""
 
 
 def aggregate(
     settings: Aggregator, previous: Vector, contributions: Sequence[Contribution], state: State, merge: MergeContext
 ) -> tuple[Vector, State]:
-    """The next global model and the aggregator's next state."""
+    """Return the next global model and the aggregator's next state."""
     return _AGGREGATORS[type(settings)](settings, previous, contributions, state, merge)
 
 
 def first_state(settings: Aggregator, size: int) -> State:
-    """The vectors that must exist before the first round: those that travel to the devices, all 0."""
+    """Return the vectors that must exist before the first round: those that are sent to devices, all 0."""
     return {name: np.zeros(size, np.float32) for name in settings.sends}
 
 
 def _weighted_mean(
     _: WeightedMean, previous: Vector, contributions: Sequence[Contribution], state: State, __: MergeContext
 ) -> tuple[Vector, State]:
-    """The mean by samples; a tour that saw none has no say."""
-    return _mean(previous, contributions, "samples"), state
+    """Return the mean weighted by samples; a tour without samples has no weight."""
+    return mean_or(previous, contributions, "samples"), state
 
 
 def _uniform_mean(
     _: UniformMean, previous: Vector, contributions: Sequence[Contribution], state: State, __: MergeContext
 ) -> tuple[Vector, State]:
-    """The plain mean, whatever the samples: devices need not tell how many they have."""
-    return _mean(previous, contributions, "uniform"), state
+    """Return the plain mean; devices need not report sample counts."""
+    return mean_or(previous, contributions, "uniform"), state
 
 
-def _mean(previous: Vector, contributions: Sequence[Contribution], weighting: Weighting) -> Vector:
-    voices = with_weight(contributions, weighting)
-    return mean_of(voices, weighting).astype(np.float32) if voices else previous
-
-
-def _own(
+def _custom(
     settings: OwnAggregator, previous: Vector, contributions: Sequence[Contribution], state: State, merge: MergeContext
 ) -> tuple[Vector, State]:
-    """What a user's own part makes of it; it is asked when there is a model, or anything that devices returned.
+    """Run a custom aggregator, if there is a model or something that devices returned.
 
-    Vectors that it keeps must be as long as the model; those that it does not give back stay as they were.
+    Vectors that it keeps must be as long as the model; those that it does not return stay as they were.
     """
     if not contributions and not merge.returned:
         return previous, state
-    part = own.load(settings, "aggregate")
+    part = custom_code.load(settings, "aggregate")
     match part.aggregate(previous, contributions, state, merge):
         case (vector, dict(kept)):
             pass
         case other:
-            raise JobError(f"{settings.part} gave {type(other).__name__}, not a model and a dict of vectors")
+            raise JobError(f"{settings.part} returned {type(other).__name__}, not a model and a dict of vectors")
     for name, each in [("model", vector), *((f'state "{name}"', vector) for name, vector in kept.items())]:
         if fault := _fault(each, len(previous)):
             raise JobError(f"{settings.part}: its {name} is {fault}, not {len(previous)} finite float32 numbers")
     if taken := [name for name in kept if str(name).startswith(RESERVED)]:
-        raise JobError(f"{settings.part}: its state may not be called {', '.join(taken)}: the job has such vectors")
+        raise JobError(f"{settings.part}: its state uses the reserved names {', '.join(taken)}")
     return vector, {**state, **kept}
 
 
 def _fault(vector: object, size: int) -> str:
-    """What is wrong with a vector that must have this size; nothing, if it is as it should be."""
+    """Return what is wrong with a vector that must have this size; empty if it is valid."""
     if not isinstance(vector, np.ndarray):
         return f"of type {type(vector).__name__}"
     if vector.dtype != np.float32 or vector.shape != (size,):
@@ -122,5 +123,40 @@ _AGGREGATORS: dict[type[Aggregator], Arithmetic] = {
     DynServer: dyn,
     ScaffoldServer: scaffold,
     FusionMean: fusion,
-    OwnAggregator: _own,
+    OwnAggregator: _custom,
 }
+
+
+# Models with state, such as running statistics: every aggregator takes the mean of the state.
+#
+# An optimiser's step on a variance may make it negative, a drift correction has no meaning for it, and it would
+# dominate a distance. So aggregators get only the trained parameters, and their own vectors have that length. They are
+# stored with zeros in place of the state, so that all vectors of a job have the same length.
+
+
+def aggregate_with_state(
+    learned: int,
+    settings: Aggregator,
+    previous: Vector,
+    contributions: Sequence[Contribution],
+    state: State,
+    merge: MergeContext,
+) -> tuple[Vector, State]:
+    """Return the next model and aggregator state for models whose first `learned` parameters are trained."""
+    trained = [replace(each, vector=each.vector[:learned]) for each in contributions]
+    merge_of_trained = replace(merge, returned=_cut(merge.returned, learned))
+    model, kept = aggregate(settings, previous[:learned], trained, _cut(state, learned), merge_of_trained)
+    rest = [replace(each, vector=each.vector[learned:]) for each in contributions]
+    zeros = np.zeros(len(previous) - learned, np.float32)
+    whole = {name: np.concatenate([vector, zeros]) for name, vector in kept.items()}
+    return np.concatenate([model, _merged(settings, previous[learned:], rest)]), whole
+
+
+def _merged(settings: Aggregator, previous: Vector, states: Sequence[Contribution]) -> Vector:
+    """Return the mean state, weighted like the models; the previous state if none has a weight."""
+    weighting = weighting_of(settings)
+    return mean_or(previous, states, weighting)
+
+
+def _cut(vectors: Mapping[str, Vector], learned: int) -> State:
+    return {name: vector[:learned] for name, vector in vectors.items()}

@@ -1,4 +1,4 @@
-"""What the tours bring home, who of them has a say, and the float64 mean that every aggregator starts from."""
+"""The contributions of tours, their weights, and the float64 mean that every aggregator starts from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.model.vectors import blocks, wide_mean
+from sojourn.model.vectors import blocks, weighted_mean_float64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ State: TypeAlias = dict[str, Vector]
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """What a tour brings home: its model, and how many samples that has seen since the last merge."""
+    """The result of a tour: its model, and the samples that it was trained on since the last merge."""
 
     vector: Vector
     weight: float
@@ -30,10 +30,10 @@ class Contribution:
 
 @dataclass(frozen=True, eq=False)
 class MergeContext:
-    """What a merge knows besides the models.
+    """The further inputs of a merge.
 
-    devices: N, all devices that the job has had. returned: what the objective returns, summed over all visits since
-    the last merge, by name. before: N at the last merge. gamma: where in a model the numbers of a fusion stand.
+    devices: N, all devices that the job has had. returned: what objectives returned, summed over all visits since the
+    last merge, by name. before: N at the last merge. gamma: the position of a fusion's parameters in a model.
     """
 
     devices: int
@@ -44,25 +44,31 @@ class MergeContext:
 
     @property
     def grown(self) -> float:
-        """N at the last merge / N now: the factor for a mean over all devices when newcomers contribute 0."""
+        """N at the last merge / N now: the factor for a mean over all devices when new devices contribute 0."""
         return self.before / self.devices if self.before else 1.0
 
 
 def weighting_of(aggregator: Aggregator) -> Weighting:
-    """How an aggregator weighs models: edge servers, and the mean between two merges, do as it does."""
+    """Return how an aggregator weights models; edge servers and means between merges use the same weighting."""
     weighting: Weighting = getattr(aggregator, "weighting", "samples")
     return weighting
 
 
 def with_weight(contributions: Sequence[Contribution], weighting: Weighting) -> list[Contribution]:
-    """Those that have a say: by samples, a tour that saw none has none; uniformly, devices need not tell."""
+    """Return the contributions with a weight: by samples, those with samples; uniformly, all."""
     return [each for each in contributions if weighting == "uniform" or each.weight > 0]
 
 
-def mean_of(voices: Sequence[Contribution], weighting: Weighting) -> Wide:
-    """The mean model, in float64, summed in the order of the contributions: plan order."""
-    weights = [1.0 if weighting == "uniform" else each.weight for each in voices]
-    return wide_mean([each.vector for each in voices], weights)
+def mean_of(weighted: Sequence[Contribution], weighting: Weighting) -> Wide:
+    """Return the mean model in float64, summed in plan order."""
+    weights = [1.0 if weighting == "uniform" else each.weight for each in weighted]
+    return weighted_mean_float64([each.vector for each in weighted], weights)
+
+
+def mean_or(previous: Vector, contributions: Sequence[Contribution], weighting: Weighting) -> Vector:
+    """Return the mean of the models with a weight, or the previous model if there is none."""
+    weighted = with_weight(contributions, weighting)
+    return mean_of(weighted, weighting).astype(np.float32) if weighted else previous
 
 
 def stepped(
@@ -71,7 +77,7 @@ def stepped(
     previous: Vector,
     kept: Mapping[str, NDArray[np.floating]],
 ) -> tuple[Vector, State]:
-    """The next model and state by a rule for (mean, w, state) in float64: number by number, so block by block."""
+    """Apply a rule for (mean, w, state) in float64 to each parameter, block by block."""
     model = np.empty(len(previous), np.float32)
     state = {name: np.empty(len(previous), np.float32) for name in kept}
     for block in blocks(len(previous)):

@@ -1,4 +1,4 @@
-"""From a torch module to graphs that train and predict without torch."""
+"""Compile a torch module into graphs that train and predict without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Compiled", "compile_kit"]
 
 
 def __getattr__(name: str) -> Any:
-    """Torch takes seconds and 280 MB: it is loaded where something is compiled, and not where a model is baked."""
+    """Load torch only to compile a model, not to bake one: the import takes seconds and 280 MB."""
     if name not in __all__:
         raise AttributeError(name)
     from coordinator.compiling import kits  # noqa: PLC0415

@@ -1,36 +1,43 @@
-"""From a torch module to a checked kit."""
+"""Compile a torch module into a checked kit."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from coordinator.compiling.attention import plain_attention
-from coordinator.compiling.batchnorm import with_plain_batchnorm
 from coordinator.compiling.checking import Exam, check_kit
-from coordinator.compiling.dropout import with_fed_dropout
-from coordinator.compiling.exporting import exported, trace_fused, trace_predict, trace_score, trace_train
-from coordinator.compiling.layer_taps import tap_graph
-from coordinator.compiling.layers import Whereabouts
-from coordinator.compiling.learning import classifying
+from coordinator.compiling.custom_losses import check_loss
+from coordinator.compiling.exporting import (
+    exported,
+    trace_fused,
+    trace_outputs,
+    trace_predict,
+    trace_score,
+    trace_train,
+)
+from coordinator.compiling.extra_layers import Tap, last_linear
+from coordinator.compiling.frozen_parts import cut, mixes_samples, shared
+from coordinator.compiling.layer_errors import RunningLayer
+from coordinator.compiling.losses import classifying
+from coordinator.compiling.normalisation import normalised, with_plain_batchnorm
 from coordinator.compiling.outliers import check_images, with_outliers
-from coordinator.compiling.own_losses import check_loss
-from coordinator.compiling.preprocessing import normalised
-from coordinator.compiling.probing import probes
-from coordinator.compiling.recurrence import with_recurrence
-from coordinator.compiling.samples import ProbeSamples, like
-from coordinator.compiling.soft_answers import with_soft_answers
-from coordinator.compiling.survey import Survey, check_layers, instead_of, linear_weights, take_survey
+from coordinator.compiling.probes import ProbeSamples, like, probes
+from coordinator.compiling.randomness import with_fed_dropout
+from coordinator.compiling.recurrent_layers import with_recurrence
+from coordinator.compiling.survey import Survey, check_layers, linear_weights, suggestion_for, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
-from coordinator.compiling.trunks import cut, mixes_samples, shared
-from coordinator.compiling.two_streams import TwoStreamGraphs, TwoStreamTrainee, at_the_probe
+from coordinator.compiling.two_streams import TwoStreamGraphs, TwoStreamTrainee, with_soft_targets, with_stream_probe
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
-from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, MoreGraphs, Probe, TensorSpec, Trunk
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, MoreGraphs, Probe, TapGraph, TapLayer, TensorSpec, Trunk
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
@@ -38,22 +45,77 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
-    from torch import nn
+    from torch import Tensor
 
-    from coordinator.compiling.batchnorm import Statistics
-    from coordinator.compiling.learning import Learning
+    from coordinator.compiling.losses import Learning
+    from coordinator.compiling.normalisation import Statistics
     from sojourn.parts import Outliers, TwoStreamPart
 
     Report = Callable[[str], None]
 
-USUAL_BATCH = 16
+
+@contextlib.contextmanager
+def plain_attention() -> Iterator[None]:
+    """Make torch compute attention with plain products: its fused kernels have no gradient that can be traced.
+
+    The same holds for the one operator that a whole transformer layer is in prediction.
+    """
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def tap_graph(trainee: Trainee, x: Tensor) -> TapGraph:
+    """Return the graph of the inputs of fully connected layers and convolutions; the output layer is last."""
+    inner = trainee.module.get_submodule("module")
+    names = [name for name, layer in inner.named_modules() if _has_plain_weights(layer)]
+    last = last_linear(inner, x, "the objective echo")
+    ordered = [*(name for name in names if name != last), last]
+    taps = [Tap(name, given=True) for name in ordered]
+
+    def given(tensors: Sequence[Tensor], batch: Tensor) -> tuple[Tensor, ...]:
+        with ExitStack() as stack:
+            seen = [stack.enter_context(tap.watched(inner)) for tap in taps]
+            trainee.outputs(tensors, batch)
+        for name, each in zip(ordered, seen, strict=True):
+            if len(each) != 1:
+                raise ModelError(f"the layer {name} runs {len(each)} times for a sample; echo needs it to run once")
+        return tuple(each[0] for each in seen)
+
+    with torch.no_grad():
+        shapes = [tuple(each.shape[1:]) for each in given(trainee.split(trainee.initial), x)]
+    layers = tuple(_layer(inner, name, shape) for name, shape in zip(ordered, shapes, strict=True))
+    traced = trace_outputs(given, trainee, x, [f"tap_{at}" for at in range(len(layers))])
+    return TapGraph(exported(traced), layers)
+
+
+def _has_plain_weights(layer: nn.Module) -> bool:
+    """Whether a layer's output is its weights times its inputs, or times each patch of them."""
+    if not isinstance(layer, nn.Linear | nn.Conv2d) or not layer.weight.requires_grad:
+        return False
+    return isinstance(layer, nn.Linear) or (layer.groups == 1 and layer.dilation == (1, 1))
+
+
+def _layer(inner: nn.Module, name: str, shape: tuple[int, ...]) -> TapLayer:
+    layer = inner.get_submodule(name)
+    prefix = f"{name}." if name else ""
+    bias = f"{prefix}bias" if getattr(layer, "bias", None) is not None else ""
+    kernel = (int(layer.kernel_size[0]), int(layer.kernel_size[1])) if isinstance(layer, nn.Conv2d) else ()
+    return TapLayer(f"{prefix}weight", bias, shape, kernel)
+
+
+DEFAULT_BATCH = 16
 NO_TRANSLATION = "No ONNX function found"
-"""How the exporter begins to say that it does not know an operator."""
+"""The beginning of the exporter's message about an unknown operator."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kit, and the vector with which its training starts."""
+    """A kit, and the parameter vector at the start of training."""
 
     kit: Kit
     initial: NDArray[np.float32]
@@ -61,13 +123,13 @@ class Compiled:
 
 def compile_kit(
     module: nn.Module,
-    input: InputSpec,  # noqa: A002 (the Kit's own word)
+    input: InputSpec,  # noqa: A002 (the name in Kit)
     classes: tuple[str, ...],
     *,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     seed: int,
-    batch: int = USUAL_BATCH,
+    batch: int = DEFAULT_BATCH,
     batchnorm: Statistics = "merge",
     whole: bool = False,
     learning: Learning | None = None,
@@ -77,25 +139,25 @@ def compile_kit(
     soft: bool = False,
     report: Report = lambda _step: None,
 ) -> Compiled:
-    """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes.
+    """Compile `module` with its loss and normalisation; ModelError if the result differs from torch's.
 
-    batch: the size of the job's batches; the graphs are for all sizes, but are compared with torch on this one too.
-    batchnorm: whether the running statistics of BatchNorm layers are trained and merged, or stay as they are.
-    whole: keeps the model in one piece also where a frozen first part of it could be run once (`trunks`).
-    learning: what is learnt, where it is not simply one of the classes.
-    objective: what devices minimise, where it compares the model with frozen ones: the kit then has a graph for it.
-    outliers: what devices minimise, where models have one more answer, for what is unknown: with graphs for that.
-    taps: whether devices look at what the layers of weights are given: the kit then has a graph of it.
-    soft: whether devices also learn from given answers: the kit then has a graph for it.
-    report: is told each step as it begins, in words.
+    batch: the size of the job's batches; graphs accept all sizes, and are compared with torch at this one too.
+    batchnorm: whether the running statistics of BatchNorm layers are trained and merged, or frozen.
+    whole: do not split off a frozen first part that could be run once (a trunk).
+    learning: the task and its loss, unless it is a plain classification.
+    objective: an objective that compares the model with frozen ones; it adds a graph to the kit.
+    outliers: an objective with one more output for unknown samples; it adds graphs to the kit.
+    taps: whether devices read the inputs of layers with weights; adds a graph to the kit.
+    soft: whether devices also train on given probabilities; adds a graph to the kit.
+    report: receives a description of each step as it begins.
     """
     with plain_attention():
-        learnt = learning or classifying(len(classes), unknown=outliers is not None)
+        learned = learning or classifying(len(classes), unknown=outliers is not None)
         return _compile(
             module,
             input,
             classes,
-            learnt,
+            learned,
             mean,
             std,
             seed,
@@ -127,7 +189,7 @@ def _compile(
     with_soft: bool,
     report: Report,
 ) -> Compiled:
-    report("looking at the layers")
+    report("checking the layers")
     check_layers(module)
     if outliers:
         check_images(spec)
@@ -136,13 +198,13 @@ def _compile(
     fed = with_plain_batchnorm(fed, batchnorm)
     with_recurrence(fed, feed)
     whole = normalised(fed, spec, mean, std)
-    drawn = classifying(len(classes)) if outliers else learning  # no made-up sample is of the unknown class
+    drawn = classifying(len(classes)) if outliers else learning  # no generated sample is of the unknown class
     samples = like(spec, module, drawn, (), mean, std)
-    made_up = torch.from_numpy(samples.batch(2, seed).x)
-    survey = take_survey(fed, feed, made_up, learning.task, unknown=outliers is not None)
+    generated = torch.from_numpy(samples.batch(2, seed).x)
+    survey = take_survey(fed, feed, generated, learning.task, unknown=outliers is not None)
     samples = like(spec, module, drawn, survey.noise, mean, std)
     trainee = Trainee(whole, feed, learning)
-    if learning.own:
+    if learning.loss_name:
         check_loss(trainee, samples, seed)
     second = TwoStreamTrainee(trainee, objective, torch.from_numpy(samples.batch(2, seed).x)) if objective else None
     graphs = _export(trainee, second, samples, survey, seed, report, whole=in_one_piece)
@@ -150,7 +212,7 @@ def _compile(
         TensorSpec(name.removeprefix("module."), shape)
         for name, shape in zip(trainee.names, trainee.shapes, strict=True)
     )
-    report("taking the probe")
+    report("computing the probe")
     candidates = probes(trainee, samples, seed)
     kit = Kit(
         model=ModelSpec(tensors, len(tensors) - trainee.trained),
@@ -161,9 +223,9 @@ def _compile(
         predict=graphs.predict,
         probe=next(candidates),
         linear=linear_weights(fed, {tensor.name for tensor in tensors}),
-        trunk=graphs.trunk or msgspec.UNSET,
-        task=msgspec.UNSET if learning.plain else learning.task,
-        score=graphs.score or msgspec.UNSET,
+        trunk=graphs.trunk,
+        task=None if learning.plain else learning.task,
+        score=graphs.score or None,
     )
     if with_taps:
         report("writing the graph of the layers' inputs")
@@ -173,12 +235,12 @@ def _compile(
         report("writing the graphs with outliers")
         kit = with_outliers(kit, trainee, outliers, samples, seed)
     if with_soft:
-        report("writing the graph with given answers")
-        kit = with_soft_answers(kit, trainee, samples, seed)
+        report("writing the graph with soft targets")
+        kit = with_soft_targets(kit, trainee, samples, seed)
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
     if second:
-        kit = msgspec.structs.replace(kit, two_stream=at_the_probe(graphs.two_stream, graphs.fused, kit, second))
+        kit = msgspec.structs.replace(kit, two_stream=with_stream_probe(graphs.two_stream, graphs.fused, kit, second))
         exam = Exam(second, samples, seed, batch)
         check_kit(kit, exam, lambda at, of: report(f"checking the second stream ({at + 1} of {of})"), TwoStreamGraphs)
     kit = _probed(kit, candidates, second)
@@ -186,17 +248,17 @@ def _compile(
 
 
 def _probed(kit: Kit, others: Iterator[Probe], second: TwoStreamTrainee | None) -> Kit:
-    """The kit with a probe that this runtime meets: one that fails here, though the graph is right, fails devices."""
+    """Return the kit with a probe that this runtime passes; one that fails here would fail on devices."""
     reason = check_probe(kit, Graphs(kit))
     while reason and (probe := next(others, None)):
         kit = msgspec.structs.replace(kit, probe=probe)
         if second and kit.two_stream:
             graphs = kit.two_stream.graph, kit.two_stream.fused
-            kit = msgspec.structs.replace(kit, two_stream=at_the_probe(*graphs, kit, second))
+            kit = msgspec.structs.replace(kit, two_stream=with_stream_probe(*graphs, kit, second))
         reason = check_probe(kit, Graphs(kit))
     if reason:
         raise ModelError(
-            f"compiled and torch disagree at the probe: {reason}. This model multiplies rounding errors; "
+            f"compiled and torch disagree at the probe: {reason}. This model amplifies rounding errors; "
             "normalise between its layers, e.g. with GroupNorm"
         )
     return kit
@@ -227,7 +289,7 @@ def _export(
     batch = samples.batch(TRACED_BATCH, seed)
     x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
     noise = [torch.from_numpy(values) for values in batch.noise]
-    with Whereabouts(trainee.module.get_submodule("module")) as whereabouts:
+    with RunningLayer(trainee.module.get_submodule("module")) as running:
         try:
             report("writing the training graph")
             train = trace_train(trainee, x, y, noise)
@@ -246,21 +308,21 @@ def _export(
         except ModelError:
             raise
         except Exception as error:
-            raise ModelError(_why(error, whereabouts, survey)) from error
+            raise ModelError(_reason(error, running, survey)) from error
 
 
-def _why(error: Exception, whereabouts: Whereabouts, survey: Survey) -> str:
-    """Name the layer: the one that was running, or the one whose operator the exporter refused."""
+def _reason(error: Exception, running: RunningLayer, survey: Survey) -> str:
+    """Describe an error with its layer: the one that was running, or the one whose operator the exporter refused."""
     text = _root(error)
     operator = re.search(r"(?:aten|prims)[.:]+(\w+)", text)
-    layer = whereabouts.layer
+    layer = running.layer
     if layer == "the loss" and operator:
         layer = survey.layer_of(operator[1])
     if operator and text.startswith(NO_TRANSLATION):
-        reason = f"there is no translation of its operator {operator[1]} into a graph{instead_of(layer)}"
+        reason = f"its operator {operator[1]} cannot be translated into a graph{suggestion_for(layer)}"
     else:
         reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    return f"{layer} cannot be compiled: {reason}; docs/models.md lists the layers that can"
+    return f"{layer} cannot be compiled: {reason}; docs/models.md lists the supported layers"
 
 
 def _root(error: BaseException) -> str:

@@ -1,7 +1,7 @@
-"""Training with a class for what is unknown (FedOV): the graph of all terms, of the votes, and of the samples' slope.
+"""The graphs for training with an output for unknown samples (FedOV): all loss terms, the votes, and input gradients.
 
-All passes of a step run with the same dropout. A model whose layers have state has no graph of its own for training:
-a device puts samples and outliers into one batch of the plain one.
+All passes of a step use the same dropout. A model whose layers have state gets no separate training graph: a device
+puts samples and outliers into one batch of the plain graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from coordinator.compiling.exporting import exported, trace_outputs, trace_with
-from coordinator.compiling.taps import last_linear
+from coordinator.compiling.extra_layers import last_linear
 from coordinator.compiling.tracing import Trainee
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from coordinator.compiling.preprocessing import Normalised
-    from coordinator.compiling.samples import ProbeSamples
+    from coordinator.compiling.normalisation import Normalised
+    from coordinator.compiling.probes import ProbeSamples
     from sojourn.parts import Outliers
     from sojourn.protocol.spec import InputSpec, Kit
 
-FAR = 1e4
-"""Taken off the answer for a sample's own class, to look at the others."""
+MASK = 1e4
+"""Subtracted from the logit of a sample's own class to mask it."""
 TOLERANCE = 1e-3
-"""Of a gradient's length, beside torch's."""
+"""The maximum difference from torch, relative to the gradient's norm."""
 ROWS = 3
 IMAGE_AXES = 3
 
 
 class OutlierTrainee(Trainee):
-    """A module with C + 1 answers, trained on samples, outliers and mixtures."""
+    """A module with C + 1 outputs, trained on samples, outliers and mixtures."""
 
     def __init__(self, plain: Trainee, objective: Outliers, x: Tensor) -> None:
-        """Train what `plain` does; `x` are some samples."""
+        """Train like `plain`; `x` are some samples."""
         super().__init__(plain.module, plain.feed, plain.learning)
         self._objective = objective
         inner = plain.module.get_submodule("module")
@@ -53,14 +53,14 @@ class OutlierTrainee(Trainee):
         self.terms = () if self._with_state else tuple(name for name, weight in weights.items() if weight)
 
     def graphs(self, kit: Kit, samples: ProbeSamples, seed: int) -> OutlierGraphs:
-        """All graphs of its own, compared with torch."""
+        """Return all further graphs, after a comparison with torch."""
         batch = samples.batch(5, seed)
         x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
         whole: Normalised = self.module  # type: ignore[assignment]
         channels = x.shape[1]
         made = OutlierGraphs(
-            exported(trace_outputs(lambda tensors, x: (self._answers(tensors, x),), self, x, ["votes"])),
-            exported(trace_outputs(lambda tensors, x: (self._slope(tensors, x),), self, x, ["slope"])),
+            exported(trace_outputs(lambda tensors, x: (self._outputs(tensors, x),), self, x, ["votes"])),
+            exported(trace_outputs(lambda tensors, x: (self._input_gradient(tensors, x),), self, x, ["slope"])),
             self._train_graph(x, y, batch.noise) if self.terms else b"",
             self.terms,
             _each_channel(whole.mean, channels, 0.0),
@@ -76,17 +76,17 @@ class OutlierTrainee(Trainee):
         def function(vector: Tensor, batched: list[Tensor]) -> tuple[Tensor, ...]:
             more = dict(zip(names, batched[2 : 2 + len(names)], strict=True))
             drawn = batched[2 + len(names) :]
-            loss, gradients = self.loss_and_slope(self.split(vector), batched[0], batched[1], drawn, more)
+            loss, gradients = self.loss_and_gradients(self.split(vector), batched[0], batched[1], drawn, more)
             return loss, torch.cat([each.reshape(-1) for each in gradients])
 
         drawn = [torch.from_numpy(values) for values in noise]
         inputs = ["vector", "x", "y", *names, *(f"noise_{at}" for at in range(len(noise)))]
         return exported(trace_with(function, self, [x, y, *further, *drawn], inputs, ["loss", "gradient"]))
 
-    def loss_and_slope(
+    def loss_and_gradients(
         self, tensors: Sequence[Tensor], x: Tensor, y: Tensor, noise: Sequence[Tensor], more: Mapping[str, Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """The plain loss, and the gradient of all terms by each tensor."""
+        """Return the plain loss, and the gradient of all terms for each tensor."""
         self.module.train()
         leaves = [tensor.detach().requires_grad_() for tensor in tensors]
         with torch.enable_grad():
@@ -100,13 +100,13 @@ class OutlierTrainee(Trainee):
     ) -> tuple[Tensor, Tensor]:
         settings, unknown = self._objective, self.learning.task.output[0] - 1
         hot = (y.unsqueeze(1) == torch.arange(unknown + 1)).to(x.dtype)
-        answers = self._drawn(w, x, noise)
-        loss = -(answers.log_softmax(1) * hot).sum(1).mean()
+        outputs = self._drawn(w, x, noise)
+        loss = -(outputs.log_softmax(1) * hot).sum(1).mean()
         whole = loss
         if "outlier" in self.terms:
             whole = whole + settings.outlier * _unknown(self._drawn(w, more["outlier"], noise)).mean()
         if "masked" in self.terms:
-            whole = whole + settings.masked * _unknown(answers - FAR * hot).mean()
+            whole = whole + settings.masked * _unknown(outputs - MASK * hot).mean()
         if "mix" in self.terms:
             each = _unknown(self._mixed(w, x, more, noise)) * more["unlike"]
             whole = whole + settings.mix * each.sum() / more["unlike"].sum().clamp(min=1.0)
@@ -119,7 +119,7 @@ class OutlierTrainee(Trainee):
         return self._call(w, x)
 
     def _mixed(self, w: Sequence[Tensor], x: Tensor, more: Mapping[str, Tensor], noise: Sequence[Tensor]) -> Tensor:
-        """h(share phi(x) + (1 - share) phi(other))."""
+        """Return h(share phi(x) + (1 - share) phi(other))."""
         inner, seen = self.module.get_submodule("module"), list["Tensor"]()
         with _changed(inner, self._layer, self._given, lambda it: seen.append(it) or it):  # type: ignore[func-returns-value]
             self._drawn(w, more["other"], noise)
@@ -127,26 +127,26 @@ class OutlierTrainee(Trainee):
         with _changed(inner, self._layer, self._given, lambda it: share * it + (1 - share) * seen[0]):
             return self._drawn(w, x, noise)
 
-    def _answers(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
+    def _outputs(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
         self.module.eval()
         return self._call(tensors, x)
 
-    def _slope(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Of the sum of cross-entropies with the unknown, by the samples."""
+    def _input_gradient(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Return the gradient of the sum of cross-entropies with the unknown class, by the samples."""
         leaf = x.detach().requires_grad_()
         with torch.enable_grad():
-            return torch.autograd.grad(_unknown(self._answers(tensors, leaf)).sum(), leaf)[0]
+            return torch.autograd.grad(_unknown(self._outputs(tensors, leaf)).sum(), leaf)[0]
 
 
 def with_outliers(kit: Kit, trainee: Trainee, objective: Outliers, samples: ProbeSamples, seed: int) -> Kit:
-    """The kit with the graphs that an objective with outliers needs."""
+    """Add the graphs of an objective with outliers to the kit."""
     x = torch.from_numpy(samples.batch(2, seed).x)
     made = OutlierTrainee(trainee, objective, x).graphs(kit, samples, seed)
     return msgspec.structs.replace(kit, more=MoreGraphs(outliers=made))
 
 
 def check_images(spec: InputSpec) -> None:
-    """Refuse what no outliers can be made of, before anything is compiled."""
+    """Refuse inputs from which no outliers can be made, before anything is compiled."""
     if len(spec.shape) != IMAGE_AXES or spec.dtype != "float32":
         raise ModelError(
             f"outliers are made of images (channels, height, width), and this job's input is {spec.dtype} of shape "
@@ -154,13 +154,13 @@ def check_images(spec: InputSpec) -> None:
         )
 
 
-def _unknown(answers: Tensor) -> Tensor:
-    """The cross-entropy of each sample and the last class."""
-    return -answers.log_softmax(1)[:, -1]
+def _unknown(outputs: Tensor) -> Tensor:
+    """Return the cross-entropy of each sample with the last class."""
+    return -outputs.log_softmax(1)[:, -1]
 
 
 def _mixing_layer(inner: nn.Module, name: str, x: Tensor) -> tuple[str, bool]:
-    """Where samples are mixed, and whether what the layer is given is: of a model with one such layer it is that."""
+    """Return the layer at which samples are mixed, and whether to mix its input (if it is the only linear layer)."""
     dense = [each for each, layer in inner.named_modules() if isinstance(layer, nn.Linear)]
     if name and name not in dict(inner.named_modules()):
         raise ModelError(f"objective.layer: the model has no layer {name!r}")
@@ -172,7 +172,7 @@ def _mixing_layer(inner: nn.Module, name: str, x: Tensor) -> tuple[str, bool]:
 
 @contextmanager
 def _changed(inner: nn.Module, layer: str, given: bool, change: object) -> Iterator[None]:
-    """Let something else pass a layer than it is given, or gives."""
+    """Replace the input of a layer, or its output, while the context is open."""
     place = inner.get_submodule(layer)
     hook = (
         place.register_forward_pre_hook(lambda _layer, inputs: (change(inputs[0]),))  # type: ignore[operator]
@@ -192,14 +192,14 @@ def _each_channel(values: Tensor | None, channels: int, otherwise: float) -> tup
 
 
 def _check(made: OutlierGraphs, kit: Kit, trainee: OutlierTrainee, samples: ProbeSamples, seed: int) -> None:
-    """Compare the graphs with torch on a batch that is not the traced one; ModelError where they differ."""
+    """Compare the graphs with torch on another batch than the traced one; ModelError if they differ."""
     graphs = Graphs(msgspec.structs.replace(kit, more=MoreGraphs(outliers=made)))
     batch, other = samples.batch(ROWS, seed + 1), samples.batch(ROWS, seed + 2)
     vector = trainee.initial.numpy()
     x, y, w = torch.from_numpy(batch.x), torch.from_numpy(batch.y), trainee.split(trainee.initial)
     with torch.no_grad():
-        pairs = [(graphs.votes(vector, batch.x), trainee._answers(w, x).numpy())]
-    pairs.append((graphs.slope(vector, batch.x), trainee._slope(w, x).numpy()))
+        pairs = [(graphs.votes(vector, batch.x), trainee._outputs(w, x).numpy())]
+    pairs.append((graphs.slope(vector, batch.x), trainee._input_gradient(w, x).numpy()))
     if made.terms:
         rows = np.linspace(0.2, 0.9, ROWS).astype(np.float32)
         further = {name: rows if name in ("unlike", "share") else other.x for name in made.further}
@@ -207,10 +207,10 @@ def _check(made: OutlierGraphs, kit: Kit, trainee: OutlierTrainee, samples: Prob
         found = graphs.open_loss_and_gradient(vector, {"x": batch.x, "y": batch.y, **further, **feeds})
         drawn = [torch.from_numpy(values) for values in batch.noise]
         more = {name: torch.from_numpy(values) for name, values in further.items()}
-        loss, gradients = trainee.loss_and_slope(w, x, y, drawn, more)
+        loss, gradients = trainee.loss_and_gradients(w, x, y, drawn, more)
         pairs += [(np.array(found[0]), loss.numpy())]
         pairs += [(found[1], torch.cat([each.reshape(-1) for each in gradients]).numpy())]
     for here, there in pairs:
         apart = float(np.linalg.norm(np.float64(here) - there))
         if not apart <= TOLERANCE * max(1e-6, float(np.linalg.norm(np.float64(there)))):
-            raise ModelError(f"a graph with outliers differs from torch by {apart:.3g}: name another model")
+            raise ModelError(f"a graph with outliers differs from torch by {apart:.3g}: choose another model")

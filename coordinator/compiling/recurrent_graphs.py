@@ -1,26 +1,77 @@
-"""Recurrent layers in a graph: ONNX's own RNN, GRU and LSTM, and their gradients.
-
-All that can be worked out for the whole sequence is: what the gates were (from the outputs, which are the states), the
-factors by which a gradient passes each step, and the gradients of the weights. Only the gradient of the state goes back
-step by step, in a loop.
-"""
+"""Recurrent layers in a graph: ONNX's RNN, GRU and LSTM, and their gradients as loops over the sequence."""
 
 # mypy: disable-error-code="no-untyped-call"
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir
 from onnx import TensorProto
+from onnxscript import evaluator
 from onnxscript import opset18 as op
+from torch.onnx._internal.exporter._building import OpRecorder
+from torch.onnx._internal.exporter._torchlib.ops.hop import call_op
 
-from coordinator.compiling.loops import swept
 from coordinator.compiling.operators import Value, constant, ints, size, total
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-# Where ONNX has the gates that torch orders as r z n, and as i f g o.
+    Step = Callable[[Sequence[Value], Sequence[Value]], tuple[list[Value], list[Value]]]
+    """Maps the states, and the values of the sequences at a place, to the next states and the values to keep."""
+
+
+BACK_TO_FRONT = -(1 << 31)
+
+
+def scan(
+    step: Step, states: list[Value], sequences: list[Value], steps: int, *, onward: bool
+) -> tuple[list[Value], list[Value]]:
+    """Return the last states, and the values that `step` kept at all places, in the order of the sequences.
+
+    Places are the first axis of a sequence; a state, and a kept value, is a sequence of one place.
+    onward: from the first place to the last; otherwise from the last to the first.
+    """
+    body, kept = _body(step, states, sequences, steps, onward)
+    count = constant(np.array(steps, np.int64))
+    outputs = call_op("Loop", count, None, *states, _num_outputs=len(states) + kept, body=body)
+    sequences = [op.Squeeze(each, ints(1)) for each in outputs[len(states) :]]
+    if not onward:
+        sequences = [op.Slice(each, ints(-1), ints(BACK_TO_FRONT), ints(0), ints(-1)) for each in sequences]
+    return list(outputs[: len(states)]), sequences
+
+
+def _body(
+    step: Step, states: list[Value], sequences: list[Value], steps: int, onward: bool
+) -> tuple[onnx_ir.Graph, int]:
+    """Return the graph of one iteration, and how many values it keeps."""
+    iteration = _input("iteration", onnx_ir.DataType.INT64, onnx_ir.Shape([]))
+    more = _input("more", onnx_ir.DataType.BOOL, onnx_ir.Shape([]))
+    carried = [_input(f"state_{at}", onnx_ir.DataType.FLOAT) for at in range(len(states))]
+    recorder = OpRecorder(op, {})
+    with evaluator.default_as(recorder):
+        done = op.Reshape(iteration, ints(1))
+        place = done if onward else op.Sub(ints(steps - 1), done)
+        # Identity: onnxruntime needs an output that is not an input.
+        proceed = op.Identity(more)
+        following, kept = step(carried, [op.Gather(each, place, axis=0) for each in sequences])
+    outputs = [proceed, *following, *kept]
+    return onnx_ir.Graph([iteration, more, *carried], outputs, nodes=recorder.nodes, name="step"), len(kept)
+
+
+def _input(name: str, kind: onnx_ir.DataType, shape: onnx_ir.Shape | None = None) -> onnx_ir.Value:
+    return onnx_ir.Value(name=name, type=onnx_ir.TensorType(kind), shape=shape)
+
+
+# Recurrent layers in a graph: ONNX's RNN, GRU and LSTM, and their gradients.
+#
+# Everything that can be computed for the whole sequence at once is: the gates (from the outputs, which are the states),
+# the factors by which a gradient passes each step, and the gradients of the weights. Only the gradient of the state
+# goes back step by step, in a loop.
+
+# The positions in ONNX of the gates that torch orders as r z n, and as i f g o.
 GRU_GATES = (1, 0, 2)
 LSTM_GATES = (0, 3, 1, 2)
 
@@ -35,7 +86,7 @@ def recurrent(
     kind: str,
     backwards: bool,
 ) -> Value:
-    """The states of all steps of an RNN or a GRU."""
+    """Return the states of all steps of an RNN or a GRU."""
     gates = GRU_GATES if kind == "GRU" else (0,)
     inputs = [x, *_arranged(by_x, by_h, bias_x, bias_h, gates), None, _as_step(h)]
     direction, width = _direction(backwards), size(h, 1)
@@ -57,7 +108,7 @@ def lstm(
     bias_h: Value,
     backwards: bool,
 ) -> tuple[Value, Value]:
-    """The states of all steps of an LSTM, and its last cell state."""
+    """Return the states of all steps of an LSTM, and its last cell state."""
     weights = _arranged(by_x, by_h, bias_x, bias_h, LSTM_GATES)
     starts = _as_step(h), _as_step(c)
     y, _, last = op.LSTM(x, *weights, None, *starts, hidden_size=size(h, 1), direction=_direction(backwards))
@@ -76,14 +127,14 @@ def recurrent_backward(
     kind: str,
     backwards: bool,
 ) -> tuple[Value, ...]:
-    """The gradients by input, first state, weights and biases."""
+    """Return the gradients of input, first state, weights and biases."""
     before = _before(y, h, backwards)
     if kind == "GRU":
         straight, to_state, to_input = _gru_factors(x, before, by_x, by_h, bias_x, bias_h)
     else:
         straight = None
         to_state = to_input = (
-            _slope(y) if kind == "RNN_TANH" else op.Cast(op.Greater(y, constant(0.0)), to=TensorProto.FLOAT)
+            _tanh_slope(y) if kind == "RNN_TANH" else op.Cast(op.Greater(y, constant(0.0)), to=TensorProto.FLOAT)
         )
     gates = size(by_x, 0) // size(h, 1)
 
@@ -95,7 +146,7 @@ def recurrent_backward(
 
     zeros = op.Mul(_as_step(h), constant(0.0))
     sequences = [grad, to_state] if straight is None else [grad, to_state, straight]
-    (by_start,), (reached,) = swept(step, [zeros], sequences, size(x, 0), onward=backwards)
+    (by_start,), (reached,) = scan(step, [zeros], sequences, size(x, 0), onward=backwards)
     wide = _repeated(reached, gates)
     sent = op.Mul(wide, to_state)
     received = sent if to_input is to_state else op.Mul(wide, to_input)
@@ -115,20 +166,20 @@ def lstm_backward(
     bias_h: Value,
     backwards: bool,
 ) -> tuple[Value, ...]:
-    """The gradients by input, first states, weights and biases."""
+    """Return the gradients of input, first states, weights and biases."""
     before, steps = _before(y, h, backwards), size(x, 0)
     pre = op.Add(_product(x, by_x, bias_x), _product(before, by_h, bias_h))
     entry, forget, new, leave = _gates(pre, 4)
     entry, forget, leave = (op.Sigmoid(gate) for gate in (entry, forget, leave))
     new = op.Tanh(new)
-    # The outputs tell the states, but not the cells: these are added up again.
-    _, (cells,) = swept(_next_cell, [_as_step(c)], [forget, op.Mul(entry, new)], steps, onward=not backwards)
+    # The outputs contain the states, but not the cells: these are computed again.
+    _, (cells,) = scan(_next_cell, [_as_step(c)], [forget, op.Mul(entry, new)], steps, onward=not backwards)
     shown = op.Tanh(cells)
-    to_cell = op.Mul(leave, _slope(shown))
+    to_cell = op.Mul(leave, _tanh_slope(shown))
     factors = op.Concat(
         op.Mul(new, _sigmoid_slope(entry)),
         op.Mul(_before(cells, c, backwards), _sigmoid_slope(forget)),
-        op.Mul(entry, _slope(new)),
+        op.Mul(entry, _tanh_slope(new)),
         op.Mul(shown, _sigmoid_slope(leave)),
         axis=2,
     )
@@ -140,7 +191,7 @@ def lstm_backward(
         return [op.MatMul(sent, by_h), op.Mul(cell, now[3])], [sent]
 
     starts = [op.Mul(_as_step(h), constant(0.0)), _as_step(grad_c)]
-    ends, (sent,) = swept(step, starts, [grad, factors, to_cell, forget], steps, onward=backwards)
+    ends, (sent,) = scan(step, starts, [grad, factors, to_cell, forget], steps, onward=backwards)
     return _gathered(sent, sent, x, before, by_x, *ends)
 
 
@@ -152,14 +203,14 @@ def _next_cell(state: Sequence[Value], now: Sequence[Value]) -> tuple[list[Value
 def _gru_factors(
     x: Value, before: Value, by_x: Value, by_h: Value, bias_x: Value, bias_h: Value
 ) -> tuple[Value, Value, Value]:
-    """By what a state's gradient is multiplied on its way to the state before, straight and through each gate.
+    """Return the factors of a state's gradient on its way to the previous state: directly, and through each gate.
 
-    And on its way to the input, which differs where the reset gate stands between.
+    Also return those on its way to the input, which differ because of the reset gate.
     """
     from_x, from_h = _gates(_product(x, by_x, bias_x), 3), _gates(_product(before, by_h, bias_h), 3)
     reset, update = (op.Sigmoid(op.Add(from_x[gate], from_h[gate])) for gate in (0, 1))
     new = op.Tanh(op.Add(from_x[2], op.Mul(reset, from_h[2])))
-    to_new = op.Mul(op.Sub(constant(1.0), update), _slope(new))
+    to_new = op.Mul(op.Sub(constant(1.0), update), _tanh_slope(new))
     to_reset = op.Mul(op.Mul(to_new, from_h[2]), _sigmoid_slope(reset))
     to_update = op.Mul(op.Sub(before, new), _sigmoid_slope(update))
     to_state = op.Concat(to_reset, to_update, op.Mul(to_new, reset), axis=2)
@@ -169,7 +220,7 @@ def _gru_factors(
 def _gathered(
     received: Value, sent: Value, x: Value, before: Value, by_x: Value, *by_starts: Value
 ) -> tuple[Value, ...]:
-    """From what reached the gates of all steps to the gradients by everything that made them."""
+    """Compute all gradients from those that reached the gates of all steps."""
     received_rows, sent_rows = _rows(received), _rows(sent)
     return (
         op.MatMul(received, by_x),
@@ -182,7 +233,7 @@ def _gathered(
 
 
 def _before(states: Value, start: Value, backwards: bool) -> Value:
-    """The state that each step begins with."""
+    """Return the state at the start of each step."""
     first = _as_step(start)
     if backwards:
         return op.Concat(op.Slice(states, ints(1), ints(1 << 31), ints(0)), first, axis=0)
@@ -199,21 +250,21 @@ def _gates(values: Value, count: int) -> Sequence[Value]:
 
 
 def _repeated(values: Value, times: int) -> Value:
-    """The same for each gate, side by side along the last axis."""
+    """Repeat the values for each gate along the last axis."""
     return op.Concat(*(values for _ in range(times)), axis=-1) if times > 1 else values
 
 
 def _rows(values: Value) -> Value:
-    """A sequence of batches as one large batch."""
+    """Return a sequence of batches as one large batch."""
     return op.Flatten(values, axis=2)
 
 
 def _as_step(values: Value) -> Value:
-    """A batch as a sequence of one step."""
+    """Return a batch as a sequence of one step."""
     return op.Unsqueeze(values, ints(0))
 
 
-def _slope(tanh: Value) -> Value:
+def _tanh_slope(tanh: Value) -> Value:
     return op.Sub(constant(1.0), op.Mul(tanh, tanh))
 
 
@@ -224,7 +275,7 @@ def _sigmoid_slope(sigmoid: Value) -> Value:
 def _arranged(
     by_x: Value, by_h: Value, bias_x: Value, bias_h: Value, gates: Sequence[int]
 ) -> tuple[Value, Value, Value]:
-    """The weights as ONNX has them: gates in its order, both biases in one, and an axis for directions."""
+    """Return the weights in ONNX's form: its order of gates, both biases in one, and an axis for directions."""
     weights = (op.Unsqueeze(_reordered(weight, gates), ints(0)) for weight in (by_x, by_h))
     bias = op.Concat(_reordered(bias_x, gates), _reordered(bias_h, gates), axis=0)
     first, second = weights

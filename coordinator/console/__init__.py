@@ -1,1 +1,1 @@
-"""What an operator's terminal does: asking a coordinator, watching jobs, releases and rollouts."""
+"""The operator's terminal: send requests to a coordinator, and watch jobs, releases and rollouts."""

@@ -1,4 +1,4 @@
-"""Moments as people write them, in the time of where they are."""
+"""Format dates in the local time zone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import datetime as dt
 
 
 def date_of(moment: float | None) -> str:
-    """A day and a time, to the minute; a dash where it is not known."""
+    """Return a date and time to the minute; a dash if it is unknown."""
     return f"{_local(moment):%Y-%m-%d %H:%M}" if moment is not None else "-"
 
 
 def short_date(moment: float | None, today: float) -> str:
-    """The same as short as can be said `today`: the time alone, else the day of this year, else the day."""
+    """Return a date as short as possible: today only the time, in this year without the year, otherwise the date."""
     if moment is None:
         return "-"
     at, now = _local(moment), _local(today)
@@ -21,12 +21,12 @@ def short_date(moment: float | None, today: float) -> str:
 
 
 def time_of(moment: float) -> str:
-    """The time of a day, to the second."""
+    """Return the time of day, to the second."""
     return f"{_local(moment):%H:%M:%S}"
 
 
 def _local(moment: float) -> dt.datetime:
     try:
         return dt.datetime.fromtimestamp(moment, dt.UTC).astimezone()
-    except (OverflowError, OSError, ValueError):  # whatever a coordinator says
+    except (OverflowError, OSError, ValueError):  # a coordinator may send any number
         return dt.datetime.fromtimestamp(0, dt.UTC)

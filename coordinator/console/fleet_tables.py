@@ -1,4 +1,4 @@
-"""Devices, their comings and goings and their visits on a terminal."""
+"""Devices, their visits and the audit log as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -7,26 +7,33 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from coordinator.console.dates import date_of
+from sojourn.tables import plain_table
+from sojourn.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import TextIO
 
-    from sojourn.protocol.fleet_messages import FleetChange, FleetDevice, LastVisit, ReleaseNow, VisitNote
+    from sojourn.protocol.operator_messages import FleetChange, FleetDevice, LastVisit, ReleaseNow, VisitNote
+    from sojourn.protocol.operators import AuditEntry
     from sojourn.protocol.wire import Offer
 
-_STYLES = {"here": "green", "gone": "yellow", "done": "green", "declined": "yellow", "lost": "yellow", "refused": "red",
-           "joined": "green", "left": "yellow"}  # fmt: skip
+
+_STYLES = {"connected": "green", "gone": "yellow", "done": "green", "declined": "yellow", "lost": "yellow",
+           "refused": "red", "joined": "green", "left": "yellow"}  # fmt: skip
 CSV_COLUMNS = ("at", "job", "round", "phase", "tour", "hop", "site", "device", "status", "samples", "loss", "seconds",
                "reason")  # fmt: skip
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
-    """All devices: those that are here first."""
-    table = _table("device", "state", "site", "version", "visits", "last visit")
+    """Return a table of all devices, connected ones first."""
+    table = plain_table("device", "state", "site", "version", "visits", "last visit")
     for it in sorted(devices, key=lambda it: (not it.here, it.device)):
         table.add_row(
             Text(it.device),
@@ -40,8 +47,8 @@ def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
 
 
 def _state(it: FleetDevice, now: float) -> Text:
-    """Whether it is here and for how long; what it trains, if it does."""
-    state = "here" if it.here else "gone"
+    """Return whether a device is connected and since when, and what it trains."""
+    state = "connected" if it.here else "gone"
     visit = it.doing.visit if it.doing else None
     trains = f", trains {visit.job} round {visit.round}" if visit else ""
     notice = Text(", see below", "red") if it.notice else ""
@@ -49,14 +56,14 @@ def _state(it: FleetDevice, now: float) -> Text:
 
 
 def notice_lines(devices: Iterable[FleetDevice]) -> list[str]:
-    """What is wrong with devices, a line for each that has a notice."""
+    """Return a line for each device with a notice."""
     return [f"{it.device}: {it.notice}" for it in sorted(devices, key=lambda it: it.device) if it.notice]
 
 
 def summary(devices: Sequence[FleetDevice]) -> str:
-    """How many there are."""
+    """Return the number of devices."""
     here = sum(it.here for it in devices)
-    return f"{len(devices)} devices: {here} here, {len(devices) - here} gone"
+    return f"{len(devices)} devices: {here} connected, {len(devices) - here} gone"
 
 
 def _visits(it: FleetDevice) -> str:
@@ -72,8 +79,8 @@ def _last(last: LastVisit | None, now: float) -> Text:
 
 
 def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
-    """What there is to say of one device, in pairs of a word and what it says."""
-    state = "here" if it.here else "gone"
+    """Return the properties of one device as pairs of name and value."""
+    state = "connected" if it.here else "gone"
     lines = [
         ("state", f"{state} since {moment(it.since)} ({age(now - it.since)})"),
         *([("notice", it.notice)] if it.notice else []),
@@ -81,25 +88,24 @@ def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
         ("site", it.site),
         ("version", it.version or "-"),
         ("machine", it.machine or "-"),
-        ("visits", f"{it.visits} that count, {it.failed} that came to nothing"),
+        ("visits", f"{it.visits} successful, {it.failed} failed"),
         *(("serves", _serves(each)) for each in (it.doing.releases if it.doing else ())),
     ]
-    return [*lines, *(offer_lines(it.offer) if it.offer else [("offers", "known while it is here")])]
+    return [*lines, *(offer_lines(it.offer) if it.offer else [("offers", "known only while connected")])]
 
 
 def _serves(it: ReleaseNow) -> str:
-    """What a device serves of a model line, and where it is with it."""
+    """Return what a device serves of a model line, and its state."""
     return f"{it.line} {it.version or 'nothing'} ({it.state}{f': {it.detail}' if it.detail else ''})"
 
 
 def offer_lines(offer: Offer) -> list[tuple[str, str]]:
-    """What a device says that it can do, and of its data."""
-    known = offer.abilities if offer.abilities is not msgspec.UNSET else ("not said: an early version",)
+    """Return what a device offers, and the properties of its data."""
     lines = [
         ("memory", f"{offer.memory / 1e9:.1f} GB, {offer.threads} threads"),
         ("runtime", offer.runtime),
         ("objectives", ", ".join(offer.objectives)),
-        ("abilities", ", ".join(known)),
+        ("abilities", ", ".join(offer.abilities)),
         ("shares", ", ".join(offer.shares) or "nothing of its data"),
         ("data", offer.data),
     ]
@@ -108,7 +114,7 @@ def offer_lines(offer: Offer) -> list[tuple[str, str]]:
 
 
 def pairs(lines: Iterable[tuple[str, str]]) -> Table:
-    """Words and what they say, each as long as it is."""
+    """Return a table of names and values of any length."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
@@ -118,8 +124,8 @@ def pairs(lines: Iterable[tuple[str, str]]) -> Table:
 
 
 def visit_table(visits: Iterable[VisitNote]) -> Table:
-    """The visits of a job, the oldest first; why some failed stands below (`reason_lines`)."""
-    table = _table("round ended", "round", "device", "site", "status", "samples", "loss", "seconds")
+    """Return a table of a job's visits, the oldest first; `reason_lines` has the reasons of failures."""
+    table = plain_table("round ended", "round", "device", "site", "status", "samples", "loss", "seconds")
     for it in visits:
         table.add_row(
             moment(it.at),
@@ -135,7 +141,7 @@ def visit_table(visits: Iterable[VisitNote]) -> Table:
 
 
 def reason_lines(visits: Iterable[VisitNote]) -> list[str]:
-    """Every reason that was given, whole and once, with the devices and rounds that it is of."""
+    """Return every reason once and in full, with its devices and rounds."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for it in visits:
         if it.reason:
@@ -152,19 +158,19 @@ def _word(it: VisitNote) -> str:
 
 
 def history_table(changes: Iterable[FleetChange], visits: Iterable[VisitNote]) -> Table:
-    """Comings, goings and visits in the order of time."""
+    """Return connections and visits in order of time."""
     rows: list[tuple[float, str, str, str]] = [(it.at, it.device, it.event, f"site {it.site}") for it in changes]
     for note in visits:
         why = f": {note.reason}" if note.reason else ""
         rows.append((note.at, note.device, note.status, f"{note.job} {_word(note)}, site {note.site}{why}"))
-    table = _table("time", "device", "", "what")
+    table = plain_table("time", "device", "", "what")
     for at, device, word, what in sorted(rows, key=lambda row: row[0]):
         table.add_row(moment(at), Text(device), Text(word, _STYLES[word]), Text(what))
     return table
 
 
 def write_csv(visits: Iterable[VisitNote], file: TextIO) -> None:
-    """Visits as a table for a spreadsheet; times are UTC."""
+    """Write visits as a CSV table; times are UTC."""
     writer = csv.writer(file)
     writer.writerow(CSV_COLUMNS)
     for it in visits:
@@ -173,25 +179,45 @@ def write_csv(visits: Iterable[VisitNote], file: TextIO) -> None:
 
 
 def _harmless(value: Any) -> Any:
-    """A cell; what a spreadsheet would take for a formula stays text."""
+    """Return a cell in a form that no spreadsheet takes for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@" and value else value
 
 
 def moment(at: float) -> str:
-    """A time as this machine's clock would show it."""
+    """Return a date and time in the local time zone."""
     return f"{dt.datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def age(seconds: float) -> str:
-    """How long ago, in a word or two."""
+    """Return a duration with one unit."""
     for length, unit in _UNITS:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+def audit_table(entries: Sequence[AuditEntry]) -> Table:
+    """Return entries as a table, the newest last."""
+    table = plain_table("number", "when", "who", "signed", "what", "outcome")
+    for it in entries:
+        outcome = f"{it.outcome}: {it.detail}" if it.detail else it.outcome
+        words = (str(it.number), date_of(it.at), it.who, "yes" if it.proof else "no", it.what, outcome)
+        table.add_row(*(escape(clean(word)) for word in words))
     return table
+
+
+def plain(entry: AuditEntry) -> dict[str, Any]:
+    """Return an entry as a dictionary, with bytes as hexadecimal digits."""
+    proof = {"request": entry.proof.request.hex(), "signature": entry.proof.signature.hex()} if entry.proof else None
+    return {
+        "number": entry.number,
+        "at": entry.at,
+        "who": entry.who,
+        "what": entry.what,
+        "outcome": entry.outcome,
+        "detail": entry.detail,
+        "ticket": entry.ticket,
+        "proof": proof,
+        "before": entry.before.hex(),
+        "hash": entry.digest.hex(),
+    }

@@ -1,32 +1,183 @@
-"""`sojourn job`: what an operator asks of a coordinator."""
+"""The commands of `sojourn job`."""
 
 from __future__ import annotations
 
+import sys
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from coordinator.console.as_json import AsJson, print_json
-from coordinator.console.asking import asking
-from coordinator.console.job_life_commands import Job, continue_, export, remove, report
-from coordinator.console.mandate_commands import (
-    SPAN,
-    For,
-    Key,
-    Purpose,
-    Site,
-    Trust,
-    Yes,
-    sign,
-    sign_job,
-    withdraw,
-)
-from coordinator.console.visit_commands import visits
-from sojourn.errors import ConfigError
+from coordinator.console.mandate_commands import SPAN, For, Key, Purpose, Site, Trust, Yes, sign, sign_job, withdraw
+from coordinator.console.options import AsJson, asking, print_json
+from sojourn.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
+    from coordinator.console.operator import Operator
     from sojourn.protocol.wire import JobView
+
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+Round = Annotated[int | None, typer.Option("--round", min=1, help="Use this round's model.", show_default="newest")]
+Best = Annotated[bool, typer.Option("--best", help="Use the best model.")]
+
+
+@asking
+def continue_(
+    operator: Any,
+    job: Job,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Total number of rounds, including those done.", show_default="unchanged")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC", help="End at this accuracy, or at 'rmse <= 0.5'; 0: no target.", show_default="unchanged"
+        ),
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="Devices required before the first round.", show_default="unchanged"),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Watch the job until it ends.")] = False,
+) -> None:
+    """Continue a job that is over, change its rounds or target, or let a waiting job start with fewer devices."""
+    from coordinator.jobs.goal import target_of
+
+    view: JobView = operator.continue_job(job, rounds, _target(target_of(target)), devices)
+    doing = "is queued" if view.status == "queued" else "continues"
+    typer.echo(f"job {view.job} {doing}: {view.round} of {view.rounds} rounds are done")
+    if watch:
+        from coordinator.console.job_status import watch_job
+
+        watch_job(operator, view.job)
+    else:
+        typer.echo(f"To watch it: {operator.command(f'job watch {view.job}')}")
+
+
+@asking
+def export(
+    operator: Any,
+    job: Job,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.", show_default="JOB-ROUND.onnx"),
+    ] = None,
+    number: Round = None,
+    best: Best = False,
+) -> None:
+    """Export a model of a job to an ONNX file: the newest, the best, or that of a stored round."""
+    from sojourn.text import percent
+
+    made = operator.export(job, which_round(number, best=best))
+    warn_if_failed(operator, job)
+    path = output or Path(f"{job}.onnx" if made.round is None else f"{job}-{made.round}.onnx")
+    try:
+        path.write_bytes(made.model)
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written: {error.strerror}") from error
+    of = "" if made.round is None else f"round {made.round}, "
+    good = "" if isnan(made.accuracy) else f", accuracy {percent(made.accuracy)}"
+    typer.echo(f"{path}: {of}{len(made.model):,} bytes{good}")
+
+
+@asking
+def report(
+    operator: Any,
+    job: Job,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write.", show_default="reports/JOB"),
+    ] = None,
+) -> None:
+    """Write a report of a job to a folder: tables, plots, the job file, the model, and a page that shows them."""
+    from coordinator.console.job_report import write_report
+
+    for line in write_report(operator, job, output or Path("reports") / job):
+        typer.echo(line)
+
+
+@asking
+def remove(
+    operator: Any,
+    job: Job,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Forget a job that is over, and delete its models."""
+    from coordinator.console.job_status import metric_names_text
+
+    view: JobView = operator.job(job)
+    what = f"job {view.job} ({view.status}, {view.round} rounds, {metric_names_text(view)})"
+    if not yes and not typer.confirm(f"Remove {what} with all its models? This cannot be undone"):
+        typer.echo(f"{view.job} was not removed")
+        raise typer.Exit(1)
+    gone = operator.remove(job)
+    freed = f"{gone.blobs} files ({gone.freed:,} bytes) are deleted within a minute"
+    shared = "no file is deleted: other jobs use all of its files"
+    typer.echo(f"{what} is removed: {freed if gone.blobs else shared}")
+
+
+def warn_if_failed(operator: Operator, job: str) -> None:
+    """Print a warning if the job whose model is used has failed."""
+    from coordinator.console.job_progress import failure_of
+
+    if failed := failure_of(operator.job(job)):
+        typer.echo(f"Warning: {failed}", err=True)
+
+
+def _target(given: float | str | None) -> float | str | None:
+    """Return a target as sent to the coordinator: a number is an accuracy, other metrics are named."""
+    if isinstance(given, float) and not 0 <= given <= 1:
+        raise ConfigError(f"--target {given:g}: an accuracy is from 0 to 1; otherwise write 'rmse <= {given:g}'")
+    return given
+
+
+def which_round(number: int | None, *, best: bool) -> int | Literal["best"] | None:
+    """Return the round that two options select: its number, the best, or the newest (None)."""
+    if number is not None and best:
+        raise ConfigError("--round and --best exclude each other")
+    return "best" if best else number
+
+
+Csv = Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write a CSV file; - for standard output.")]
+
+
+def visits(
+    operator: Any,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")],
+    device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="Show only this device.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Show only failed visits.")] = False,
+    csv: Csv = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the outcome of every visit of a job with reasons, for the last 90 days at most."""
+    from rich.console import Console
+
+    from coordinator.console.fleet_tables import reason_lines, visit_table, write_csv
+
+    if csv is not None and as_json:
+        raise ConfigError("give --csv or --json, not both")
+    found = [it for it in operator.visits(device=device, job=job) if not failed or it.status != "done"]
+    if as_json:
+        print_json(found)
+    elif csv == "-":
+        write_csv(found, sys.stdout)
+    elif csv is not None:
+        try:
+            with Path(csv).open("w", encoding="utf-8", newline="") as file:
+                write_csv(found, file)
+        except OSError as error:
+            raise MachineError(f"{csv} cannot be written: {error.strerror}") from error
+        typer.echo(f"{csv}: {len(found)} visits")
+    elif found:
+        console = Console()
+        console.print(visit_table(found), highlight=False)
+        for line in reason_lines(found):
+            console.print(f"\n{line}", markup=False, highlight=False)
+    else:
+        typer.echo(f"no visit of job {job} has ended yet: see sojourn job status {job}")
+
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Submit jobs to a coordinator and watch them.")
 LONGEST_JOB = 50_000
@@ -40,9 +191,7 @@ def submit(
     name: Annotated[str | None, typer.Option(help="Another name for the job.", show_default="as in the file")] = None,
     start_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME[@ROUND]", help="Start from the model of an earlier job, of its newest round, @12 or @best."
-        ),
+        typer.Option(metavar="NAME[@ROUND]", help="Start from an earlier job's newest model, or that of @12 or @best."),
     ] = None,
     key: Key = None,
     span: For = SPAN,
@@ -50,11 +199,11 @@ def submit(
     purpose: Purpose = "",
     trust_coordinator: Trust = False,
     yes: Yes = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Watch the job until it ends.")] = False,
 ) -> None:
-    """Give a job to the coordinator. Files that it names must be on the coordinator's machine.
+    """Submit a job to the coordinator. Files that it names must be on the coordinator's machine.
 
-    With --key what devices may do for it is signed as soon as it is compiled; the next options are about that.
+    With --key, the job is signed as soon as it is compiled; the options after --key set the terms of that mandate.
     """
     text = job_text(file, name, start_from)
     view = operator.submit(text)
@@ -62,7 +211,7 @@ def submit(
     if key is not None:
         sign_job(operator, view.job, text, key, span, site or (), purpose, None, trusting=trust_coordinator, yes=yes)
     if watch:
-        from coordinator.console.job_watch import watch_job
+        from coordinator.console.job_status import watch_job
 
         watch_job(operator, view.job)
     else:
@@ -80,13 +229,13 @@ def kit(
     """Compile a job on this machine and write its kit, for `sojourn agent preflight --kit` on a device."""
     from coordinator.jobs.settings import read_job
     from coordinator.rounds.preparing import PrepareJob, prepare
-    from sojourn.extras import need
+    from sojourn.errors import require_extra
     from sojourn.store.memory_blobs import MemoryBlobs
 
-    need("cloud", "compiling a job")
+    require_extra("cloud", "compiling a job")
     text = job_text(file)
     job, blobs = read_job(text, str(file)), MemoryBlobs()
-    made = prepare(PrepareJob(job.name, text), blobs, say=lambda step: typer.echo(step, err=True))
+    made = prepare(PrepareJob(job.name, text), blobs, notify=lambda step: typer.echo(step, err=True))
     path = output or Path(f"{job.name}.kit")
     try:
         path.write_bytes(blobs.read(made.kit.digest))
@@ -97,17 +246,17 @@ def kit(
         memory = made.size.memory(batch, made.kit.size) / (1 << 20)
         typer.echo(
             f"{path}: {made.size.parameters:,} parameters, {made.kit.size:,} bytes; training with batch {batch} takes "
-            f"about {memory:,.0f} MB on a device, and its data"
+            f"about {memory:,.0f} MB on a device, plus its data"
         )
 
 
 @app.command("list")
 @asking
 def list_(operator: Any, as_json: AsJson = False) -> None:
-    """List the jobs."""
+    """List all jobs."""
     from rich.console import Console
 
-    from coordinator.console.job_tables import job_table
+    from coordinator.console.job_status import job_table
 
     views, console = operator.jobs(), Console()
     if as_json:
@@ -119,28 +268,17 @@ def list_(operator: Any, as_json: AsJson = False) -> None:
 @app.command()
 @asking
 def status(operator: Any, job: Job, as_json: AsJson = False) -> None:
-    """Say how a job is doing, with its rounds so far and all that went wrong."""
+    """Show the status of a job, with its rounds so far and all failures."""
     import msgspec
-    from rich.console import Console
 
-    from coordinator.console.following import progress_of
-    from coordinator.console.job_tables import models_line, times_line
-    from coordinator.console.watching import result_table, status_line
-    from coordinator.console.what_failed import failure_lines
+    from coordinator.console.job_progress import progress_of
+    from coordinator.console.job_status import print_job_status
 
-    now, console = progress_of(operator, job), Console()
+    now = progress_of(operator, job)
     if as_json:
         print_json(msgspec.structs.replace(now.view, history=now.history))
-        return
-    console.print(status_line(now.view), markup=False, highlight=False)
-    if times := times_line(now.view):
-        console.print(times, markup=False, highlight=False)
-    if now.history:
-        console.print(result_table(now))
-    for line in failure_lines(now):
-        console.print(line, markup=False, highlight=False)
-    if kept := models_line(now):
-        console.print(kept, markup=False, highlight=False)
+    else:
+        print_job_status(now)
 
 
 app.command()(asking(visits))
@@ -149,8 +287,8 @@ app.command()(asking(visits))
 @app.command()
 @asking
 def watch(operator: Any, job: Job) -> None:
-    """Watch a job until it ends. Ctrl-C ends the watching, not the job."""
-    from coordinator.console.job_watch import watch_job
+    """Watch a job until it ends. Ctrl-C stops watching; the job continues."""
+    from coordinator.console.job_status import watch_job
 
     watch_job(operator, job)
 
@@ -158,7 +296,7 @@ def watch(operator: Any, job: Job) -> None:
 @app.command()
 @asking
 def stop(operator: Any, job: Job) -> None:
-    """End a job; what was learnt so far is kept."""
+    """Stop a job; its model is kept."""
     view: JobView = operator.stop(job)
     typer.echo(f"job {view.job} is {view.status}")
 
@@ -169,13 +307,12 @@ app.command("continue")(continue_)
 
 
 def job_text(file: Path, name: str | None = None, start_from: str | None = None) -> str:
-    """The text of a job file as it is sent: checked, and with names of files that do not depend on the folder.
+    """Return the checked text of a job file, with paths that do not depend on the folder.
 
     It may get another name, and an earlier job to start from.
     """
     from coordinator.jobs.settings import FILE_KEYS, read_job
-    from sojourn.settings import read_file
-    from sojourn.toml import dumps
+    from sojourn.settings import dumps, read_file
 
     table = read_file(file, dict[str, Any])
     if name is not None:
@@ -191,5 +328,5 @@ def job_text(file: Path, name: str | None = None, start_from: str | None = None)
                 table[part][key] = whole
     text = dumps(table)
     if len(text) > LONGEST_JOB:
-        raise ConfigError(f"{file}: a job file may have {LONGEST_JOB} characters, this one has {len(text)}")
+        raise ConfigError(f"{file}: a job file may have {LONGEST_JOB} characters, but this one has {len(text)}")
     return text

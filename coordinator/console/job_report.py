@@ -1,17 +1,15 @@
-"""The folder that a job of a fleet leaves, as a simulation does; written from what the coordinator tells."""
+"""Write the report folder of a fleet's job, in the same form as a simulation's, from the coordinator's data."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from coordinator.console.following import failure_of, progress_of
-from coordinator.console.round_clocks import clocked
+from coordinator.console.job_progress import clocked, failure_of, progress_of
 from coordinator.results.folder import VISITS, EndedVisit, ResultFolder
 from coordinator.results.report import MODEL, draw
-from coordinator.results.tallies import write_tallies
-from sojourn.errors import ConfigError, JobError
-from sojourn.extras import install
+from coordinator.results.visit_totals import write_tallies
+from sojourn.errors import ConfigError, JobError, install
 from sojourn.protocol.wire import VisitReport
 
 if TYPE_CHECKING:
@@ -22,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
-    """Write the folder; yields what to say about it."""
+    """Write the folder; yields the lines to print."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is there already: name another folder with --output, or remove it")
+        raise ConfigError(f"{folder} already exists: name another folder with --output, or remove it")
     now = progress_of(operator, job)
     if not now.history:
-        raise JobError(f"job {job!r} is {now.view.status}: not one round is finished, so there is nothing to report")
+        raise JobError(f"job {job!r} is {now.view.status}: no round has been completed, so there is nothing to report")
     failed = failure_of(now.view)
     text, version = operator.job_file(job)
     results = ResultFolder(folder)
@@ -45,25 +43,25 @@ def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
     draw(results, job, devices, pictures_too=pictures)
     results.close()
     if not pictures:
-        yield f"There are no pictures: they need matplotlib ({install('sim')})"
+        yield f"There are no plots: they require matplotlib ({install('sim')})"
     if failed:
         yield f"Warning: {failed}"
     yield f"{folder}: {len(now.history)} rounds, tables and the model; report.html shows them"
 
 
 def visits_of(operator: Operator, job: str, begun: float) -> Iterable[EndedVisit]:
-    """The visits of a job's rounds that the coordinator remembers; bytes it does not tell for each."""
+    """Yield the visits of a job that the coordinator remembers; the traffic of each visit is not known."""
     for it in operator.visits(job=job):
         if it.phase == "train":
             metrics = {} if it.loss is None else {"loss": it.loss}
-            told = VisitReport(
+            reported = VisitReport(
                 it.device, it.hop, it.status, it.reason, it.samples, 0.0, metrics, None, it.seconds
             )  # fmt: skip
-            yield EndedVisit(max(0.0, it.at - begun), it.site, f"{job}/{it.round}/{it.tour}", told, 0, 0)
+            yield EndedVisit(max(0.0, it.at - begun), it.site, f"{job}/{it.round}/{it.tour}", reported, 0, 0)
 
 
 def _write_sums(results: ResultFolder) -> list[str]:
-    """The sums over sites and devices; returns the devices that were visited."""
+    """Write the totals of sites and devices; returns the devices that were visited."""
     rows = results.rows(VISITS)
     samples = {row["device"]: int(row["samples"]) for row in rows}
     write_tallies(results, samples, dict.fromkeys(samples, ""), sorted({row["site"] for row in rows}))

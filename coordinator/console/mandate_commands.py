@@ -1,4 +1,4 @@
-"""`sojourn job sign | withdraw`: an operator lets devices do a job, or no longer."""
+"""The commands `sojourn job sign` and `withdraw`, which let devices do a job or revoke that."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.console.asking import asking
+from coordinator.console.options import asking
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coordinator.console.operator import Operator
-    from sojourn.protocol.mandate import Mandate
+    from sojourn.protocol.mandates import Mandate
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 Key = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Sign with this private key, which devices trust.", show_default="operator key"),
+    typer.Option(metavar="FILE", help="Sign with this private key, trusted by devices.", show_default="operator key"),
 ]
-For = Annotated[str, typer.Option("--for", metavar="SPAN", help="How long devices may do it: 12h, 30d, 8w.")]
-Site = Annotated[list[str] | None, typer.Option(help="Only at this site; may be repeated.", show_default="all")]
-Purpose = Annotated[str, typer.Option(help="What it is for, in words for the owners of devices.")]
+For = Annotated[str, typer.Option("--for", metavar="SPAN", help="How long the mandate is valid: 12h, 30d, 8w.")]
+Site = Annotated[list[str] | None, typer.Option(help="Allow only this site; may be repeated.", show_default="all")]
+Purpose = Annotated[str, typer.Option(help="Purpose of the job, shown to the owners of devices.")]
 Visits = Annotated[
-    int | None, typer.Option(min=1, help="Results that one device gives at most.", show_default="3 times the rounds")
+    int | None, typer.Option(min=1, help="Maximum results of one device.", show_default="3 times the rounds")
 ]
 Trust = Annotated[
-    bool, typer.Option("--trust-coordinator", help="Do not compile the job again: sign whatever the coordinator made.")
+    bool, typer.Option("--trust-coordinator", help="Sign the coordinator's kit without compiling the job again.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 SPAN = "30d"
 
 
@@ -40,7 +40,7 @@ def sign(
     operator: Any,
     job: Job,
     file: Annotated[
-        Path | None, typer.Option(metavar="JOB.TOML", help="The job file that you mean; else the coordinator's word.")
+        Path | None, typer.Option(metavar="JOB.TOML", help="The job file to compare; default: the coordinator's copy.")
     ] = None,
     key: Key = None,
     span: For = SPAN,
@@ -50,16 +50,14 @@ def sign(
     trust_coordinator: Trust = False,
     yes: Yes = False,
 ) -> None:
-    """Let devices do a job: its kit is compiled again here and compared, then what they may do is signed."""
+    """Sign a job so that devices accept it: compile its kit again, compare it, and sign a mandate."""
     from coordinator.console.job_commands import job_text
     from coordinator.console.signing import same_job
 
     theirs, _ = operator.job_file(job)
     text = job_text(file, job) if file else theirs
     if not same_job(text, theirs):
-        raise ConfigError(
-            f"{file} is not the job {job!r} that the coordinator has: `sojourn job report` shows that one"
-        )
+        raise ConfigError(f"{file} is not the job {job!r} of the coordinator: `sojourn job report` shows that one")
     sign_job(operator, job, text, key, span, site or (), purpose, visits, trusting=trust_coordinator, yes=yes)
 
 
@@ -76,9 +74,8 @@ def sign_job(
     trusting: bool,
     yes: bool,
 ) -> None:
-    """Show what is to be signed, ask, sign and let the job go on."""
-    from coordinator.console.signing import give, prepared
-    from coordinator.rounds.mandate_terms import Terms, span_of
+    """Show the mandate, ask for confirmation, sign it and let the job continue."""
+    from coordinator.console.signing import Terms, give, prepared, span_of
     from sojourn.protocol.topics import check_name
 
     signer = operator.signer(key)
@@ -92,28 +89,28 @@ def sign_job(
         typer.echo(f"{job} is not signed")
         raise typer.Exit(1)
     view = give(operator, mandate, signer)
-    typer.echo(f"job {view.job} is signed and {view.status}; what devices may do ends {_date(mandate.ends)}")
+    typer.echo(f"job {view.job} is signed and {view.status}; its mandate ends {_date(mandate.ends)}")
 
 
 @asking
 def withdraw(operator: Any, job: Job, key: Key = None, yes: Yes = False) -> None:
-    """End a job, and let no device go on with it: each that hears of it stops and deletes what it has of the job."""
+    """End a job and revoke its mandates: devices stop it and delete its data when they are notified."""
     from coordinator.console.signing import withdraw as take_back
 
     signer = operator.signer(key)
-    if not yes and not typer.confirm(f"End job {job}, and withdraw what was signed for it?"):
-        typer.echo(f"{job} stays as it is")
+    if not yes and not typer.confirm(f"End job {job} and revoke its mandates?"):
+        typer.echo(f"{job} was not changed")
         raise typer.Exit(1)
     for view in take_back(operator, job, operator.name, signer):
         typer.echo(f"job {view.job} is {view.status}: {view.detail}")
-    typer.echo("devices that are here are told now, others when they come; a server could keep it from them")
+    typer.echo("connected devices are notified now, others when they connect; a dishonest server could withhold it")
 
 
 def lines_of(mandate: Mandate, *, checked: bool) -> list[str]:
-    """What a mandate says, for whoever is to sign it."""
+    """Describe a mandate for its signer."""
     from sojourn.parts import name_of
 
-    kit = "compiled here and the same" if checked else "as the coordinator made it, not compared"
+    kit = "identical to the one compiled here" if checked else "as the coordinator made it, not compared"
     lines = [
         f"mandate {mandate.serial} for job {mandate.job} of the fleet {mandate.fleet}",
         f"  kit      {mandate.kit.hex()[:16]}, {kit}",
@@ -125,8 +122,8 @@ def lines_of(mandate: Mandate, *, checked: bool) -> list[str]:
         how = f"{it.epochs} epochs in batches of {it.batch}, {it.optimiser}, rate {it.lr:g}"
         lines.append(f"  {task.kind:<9}{how}, {what}")
     returns = ", ".join(f"{name} (at most {size:,} bytes)" for name, size in mandate.returns.items())
-    lines.append(f"  returns  {returns}" + (f", {mandate.figures} numbers of its data" if mandate.figures else ""))
-    lines.append(f"  rounds   {mandate.rounds}, and {mandate.visits} results of each device at most")
+    lines.append(f"  returns  {returns}" + (f", {mandate.metrics} numbers of its data" if mandate.metrics else ""))
+    lines.append(f"  rounds   {mandate.rounds}, with at most {mandate.visits} results of each device")
     lines.append(f"  where    {', '.join(mandate.sites) or 'all sites'}")
     lines.append(f"  until    {_date(mandate.ends)}")
     return lines

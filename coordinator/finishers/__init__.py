@@ -1,1 +1,1 @@
-"""What is made of all members' models at once: one file for each finisher."""
+"""Finishers, which compute a result from all members' models together: one file for each."""

@@ -1,8 +1,8 @@
-"""What a finisher is given, and what it gives back.
+"""The inputs and results of a finisher.
 
-State goes in and comes out, as it does for an aggregator; but its vectors have any length, and those that its part
-`sends` travel to the devices with the next round. Members come in plan order, and each is read when it is asked for: a
-finisher that needs a part of every model has one of them in memory at a time.
+State goes in and comes out, as for an aggregator, but its vectors have any length. Those that its part `sends` are sent
+to devices with the next round. Members come in plan order, and each model is read when it is needed, so a finisher that
+needs a part of every model has one of them in memory at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sojourn.errors import JobError
 if TYPE_CHECKING:
     from coordinator.jobs.settings import JobSettings
     from sojourn.model.exemplars import Exemplars
-    from sojourn.protocol.mandate_messages import Normalisation
+    from sojourn.protocol.mandates import Normalisation
     from sojourn.protocol.spec import Kit
 
 Vector: TypeAlias = NDArray[np.float32]
@@ -31,24 +31,24 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class MemberModel:
-    """A model that came home: by the device that trained it last, with the samples that it has seen.
+    """A model that came back, with the name of the device that trained it last and its samples.
 
-    load: reads the model. told: reads what its device told of itself (`ObjectivePart.tells`), by name.
+    load: reads the model. reported: reads what its device reported (`ObjectivePart.reports`), by name.
     """
 
     name: str
     samples: float
     load: Load
-    told: Mapping[str, Load] = field(default_factory=dict)
+    reported: Mapping[str, Load] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class FinishTask:
-    """What a finisher works on.
+    """The inputs of a finisher.
 
-    mean: what the aggregator made of the members. state: what the finisher gave back after the round before, or began
-    with. seed: of this job and this round. exemplars: the job's public samples, if it has any. say: is told each step
-    as it begins, in words.
+    mean: the aggregator's model. state: what the finisher returned after the previous round, or its initial state.
+    seed: for this job and round. exemplars: the job's public samples, if it has any. notify: receives a description of
+    each step as it begins.
     """
 
     members: Sequence[MemberModel]
@@ -60,25 +60,25 @@ class FinishTask:
     state: State = field(default_factory=dict)
     exemplars: Exemplars | None = None
     normalisation: Normalisation | None = None
-    say: Callable[[str], None] = lambda _step: None
+    notify: Callable[[str], None] = lambda _step: None
 
     def check_room(self, megabytes: float, where: str) -> None:
-        """Refuse to hold all members in memory where they take more room than the setting `where` allows."""
+        """Raise JobError if all members' models would take more memory than the setting `where` allows."""
         needed = FLOAT32 * self.kit.model.size * len(self.members) / MEGABYTE
         if needed > megabytes:
             raise JobError(
                 f"{len(self.members)} models of {self.kit.model.size:,} numbers take {needed:,.0f} MB, and {where} = "
-                f"{megabytes:g} allows less: raise it, or let fewer devices take part (arranger.fraction)"
+                f"{megabytes:g} allows less: raise it, or use fewer devices (arranger.fraction)"
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """What a finisher came to.
+    """The result of a finisher.
 
-    model: the round's model; None leaves the aggregator's. state: its vectors for the next round, by name; those that
-    it does not name are kept as they were. voters: whether the members' own models are kept, since they are the result.
-    notes: what people should read with the round.
+    model: the round's model; None keeps the aggregator's. state: its vectors for the next round, by name; others are
+    kept as they were. voters: whether the members' models are kept because they are the result. notes: messages for the
+    round's report.
     """
 
     model: Vector | None = None

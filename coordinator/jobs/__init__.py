@@ -1,1 +1,1 @@
-"""Job files: what they may say, their data, and which parts fit together."""
+"""Job files: their settings, their data, and whether their parts fit together."""

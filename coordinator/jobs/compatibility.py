@@ -1,38 +1,32 @@
-"""Whether the parts of a strategy fit together: every combination that would train for a night and mean nothing.
-
-Whether it fits the fleet (who shares class counts, how many devices there are) is found when a round is planned.
-"""
+"""Checks whether the parts of a strategy fit together and fit the job."""
 
 from __future__ import annotations
 
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from coordinator.jobs import arranger_compatibility, finisher_compatibility
+from coordinator.jobs import arranger_compatibility
 from sojourn.errors import ConfigError
 from sojourn.parts import (
     Common,
-    DynServer,
+    CustomArranger,
     Elmy,
     Fusion,
-    FusionMean,
     LocalNorms,
     NoFinisher,
     Own,
     OwnAggregator,
-    OwnArranger,
     OwnEstimator,
     OwnFinisher,
     OwnObjective,
     OwnSchedule,
     PhasedRing,
     Ring,
-    ScaffoldServer,
     Slots,
     WeightedMean,
     name_of,
 )
-from sojourn.parts.own import load
+from sojourn.parts.custom_code import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,17 +35,66 @@ if TYPE_CHECKING:
     from coordinator.strategies import Strategy
 
 
+def _parts(strategy: Strategy) -> Iterator[str]:
+    """Check that the objective and the schedule give a finisher all models of one round separately."""
+    finisher, objective, schedule = strategy.finisher, strategy.objective, strategy.schedule
+    name = name_of(finisher)
+    if objective.finisher_half and objective.finisher_half != name:
+        yield (
+            f"the objective {name_of(objective)} produces results for the finisher {objective.finisher_half}, "
+            f'and the finisher is {name}: set finisher.name = "{objective.finisher_half}", or objective.name = "sgd"'
+        )
+    if isinstance(finisher, NoFinisher):
+        return
+    if finisher.device_half and finisher.device_half != name_of(objective):
+        yield (
+            f"the finisher {name} needs the results of the objective {finisher.device_half}, and the objective is "
+            f'{name_of(objective)}: set objective.name = "{finisher.device_half}", or finisher.name = "none"'
+        )
+    if schedule.in_turn or schedule.at_edge or isinstance(schedule, Slots):
+        yield (
+            f"the finisher {name} needs all models of a round, and the schedule {name_of(schedule)} returns one "
+            f'model, or keeps models separate for several rounds: set schedule.name = "one-shot" or "every-round"'
+        )
+    if finisher.outcome == "vote" and schedule.fixed_rounds != 1:
+        yield (
+            f"the finisher {name} ends with a vote of models, from which a second round cannot start: set "
+            f'schedule.name = "one-shot"'
+        )
+    if finisher.alone and not strategy.arranger.alone:
+        yield (
+            f"the finisher {name} needs the models of single devices, and the arranger "
+            f'{name_of(strategy.arranger)} makes tours of several: set arranger.name = "single"'
+        )
+
+
+def objections_of_job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
+    """Report settings of a job that do not fit its finisher."""
+    if strategy.finisher.classes and job.task.kind != "classification":
+        yield (
+            f"the finisher {name_of(strategy.finisher)} needs a classification, and this job's task is "
+            f'{job.task.kind}: choose another strategy, or finisher.name = "none"'
+        )
+
+
+FINISHER_CHECKS = (_parts,)
+
+
+# The parts of a strategy fit together if training with them gives a meaningful result. Whether they fit the fleet (the
+# number of devices, and which of them share class counts) is checked when a round is planned.
+
+
 def objections(strategy: Strategy, job: JobSettings | None = None) -> list[str]:
-    """What speaks against this combination, each as a sentence that says why and what to do; none if it is sound."""
+    """Return one sentence with a reason and a fix for each problem of this combination; empty if it is valid."""
     found = chain.from_iterable(check(strategy) for check in CHECKS)
     return [*found, *(_job(strategy, job) if job else ())]
 
 
-def _own_parts(strategy: Strategy) -> Iterator[str]:
-    """What a user wrote must be installed here; an objective of one's own runs on devices and is not looked for."""
+def _custom_parts(strategy: Strategy) -> Iterator[str]:
+    """Check that custom coordinator parts are installed here; a custom objective runs on devices and is not checked."""
     methods = {
         OwnEstimator: ("estimate",),
-        OwnArranger: ("arrange",),
+        CustomArranger: ("arrange",),
         OwnSchedule: ("depart", "merges"),
         OwnAggregator: ("aggregate",),
         OwnFinisher: ("finish",),
@@ -66,28 +109,19 @@ def _own_parts(strategy: Strategy) -> Iterator[str]:
 
 
 def _halves(strategy: Strategy) -> Iterator[str]:
-    """Objectives and aggregators that are two halves of one algorithm."""
-    objective, aggregator = strategy.objective, strategy.aggregator
-    if objective.server_half and objective.server_half != name_of(aggregator):
+    """Check that objectives and aggregators that are two halves of one algorithm are used together."""
+    objective, aggregator = name_of(strategy.objective), name_of(strategy.aggregator)
+    wanted = strategy.objective.server_half
+    if wanted and wanted != aggregator:
         yield (
-            f"the objective scaffold steps along the server's control variate, and the aggregator "
-            f'{name_of(aggregator)} keeps none: set aggregator.name = "scaffold"'
+            f"the objective {objective} is one half of an algorithm: its other half is the aggregator {wanted}, not "
+            f'{aggregator}: set aggregator.name = "{wanted}", or objective.name = "sgd"'
         )
-    lacks_half = aggregator.device_half and aggregator.device_half != name_of(objective)
-    if lacks_half and isinstance(aggregator, ScaffoldServer):
+    wanted = strategy.aggregator.device_half
+    if wanted and wanted != objective:
         yield (
-            f"the aggregator scaffold sums what the objective scaffold returns, and {name_of(objective)} returns "
-            f'nothing: set objective.name = "scaffold", or aggregator.name = "uniform-mean"'
-        )
-    if lacks_half and isinstance(aggregator, FusionMean):
-        yield (
-            f"the aggregator fusion smooths the numbers of the objective fusion, and the objective is "
-            f'{name_of(objective)}: set objective.name = "fusion", or aggregator.name = "uniform-mean"'
-        )
-    if lacks_half and isinstance(aggregator, DynServer):
-        yield (
-            f"the aggregator dyn takes its a from the objective dyn, and the objective is {name_of(objective)}: "
-            f'set objective.name = "dyn", or aggregator.name = "uniform-mean"'
+            f"the aggregator {aggregator} is one half of an algorithm: its other half is the objective {wanted}, not "
+            f'{objective}: set objective.name = "{wanted}", or aggregator.name = "uniform-mean"'
         )
 
 
@@ -95,37 +129,38 @@ def _optimiser(strategy: Strategy) -> Iterator[str]:
     training = strategy.training
     if training.optimiser == "adam" and training.momentum:
         yield (
-            f"Adam has moments of its own and would ignore training.momentum = {training.momentum}: set it to 0, or "
+            f"Adam has its own moments and would ignore training.momentum = {training.momentum}: set it to 0, or "
             f'set training.optimiser = "sgd"'
         )
     if strategy.objective.plain_sgd and (training.momentum or training.optimiser != "sgd"):
         yield (
-            "scaffold works a control variate out from (w_in - w_out) / (steps lr), which is a gradient only for plain "
-            'SGD; momentum 0.9 inflates it tenfold: set training.optimiser = "sgd" and training.momentum = 0'
+            f"the objective {name_of(strategy.objective)} needs plain gradients, which momentum and optimisers other "
+            f'than SGD change: set training.optimiser = "sgd" and training.momentum = 0'
         )
 
 
 def _memory(strategy: Strategy) -> Iterator[str]:
-    """Objectives that remember: one visit at a time, and more than one round."""
+    """Check that an objective with a memory has at most one visit at a time per device, and more than one round."""
     objective, name = strategy.objective, name_of(strategy.objective)
     if not objective.keeps:
         return
     arranger, schedule = name_of(strategy.arranger), name_of(strategy.schedule)
-    # A ring is one tour after another.
+    # A ring runs one tour after another.
     if not strategy.arranger.once and not strategy.schedule.in_turn:
         yield (
-            f"the objective {name} remembers from visit to visit, and the arranger {arranger} may put a device on two "
-            f"tours at once, which would not know of each other: choose another arranger, or set "
+            f"the objective {name} keeps a memory between visits, and the arranger {arranger} may put a device on two "
+            f"tours at once, whose memories would conflict: choose another arranger, or set "
             f'objective.name = "prox"'
         )
     if strategy.schedule.at_edge:
         yield (
-            f"the objective {name} remembers from visit to visit, and edge-cloud merges at the edge, where neither "
-            f'that memory nor what it returns is merged: set objective.name = "prox", or schedule.name = "every-round"'
+            f"the objective {name} keeps a memory between visits, and edge-cloud merges at the edge, where neither "
+            f'that memory nor its results are merged: set objective.name = "prox", or schedule.name = "every-round"'
         )
     if strategy.schedule.fixed_rounds == 1 and not isinstance(objective, OwnObjective):
         yield (
-            f"what the objective {name} remembers helps from the second round on, and {schedule} has one: choose "
+            f"the memory of the objective {name} is used from the second round on, and {schedule} has one round: "
+            "choose "
             f'objective.name = "prox", or another schedule'
         )
 
@@ -142,147 +177,148 @@ def _pools(strategy: Strategy) -> Iterator[str]:
     objective = strategy.objective
     if isinstance(objective, Elmy) and objective.start == "own" and strategy.schedule.in_turn:
         yield (
-            'elmy with start = "own" begins a tour with another random model, and ring hands one model from tour to '
-            'tour, so that what a site learnt would be lost at the next: set objective.start = "received", or '
+            'elmy with start = "own" begins a tour with another random model, and ring passes one model from tour to '
+            'tour, so the training of a site would be lost at the next: set objective.start = "received", or '
             'schedule.name = "one-shot"'
         )
 
 
-def _own_models(strategy: Strategy) -> Iterator[str]:
-    """MetaFed's schedule and its objective are two halves: one says where the job is, the other what that means."""
+def _models_on_devices(strategy: Strategy) -> Iterator[str]:
+    """Check that MetaFed's schedule, which sets the phase, is used with its objective, which runs it."""
     objective, schedule, aggregator = strategy.objective, strategy.schedule, strategy.aggregator
     if isinstance(schedule, PhasedRing) != isinstance(objective, Common):
         yield (
-            f"the schedule {name_of(schedule)} and the objective {name_of(objective)} do not go together: what devices "
-            f"make alone stays on them only with both of MetaFed's: set schedule.name = "
+            f"the schedule {name_of(schedule)} and the objective {name_of(objective)} do not fit: devices keep "
+            f"their models only with both of MetaFed's parts: set schedule.name = "
             f'"phased-ring" and objective.name = "common", or neither'
         )
     if isinstance(objective, Common) and objective.phase != "warm-up":
-        yield "objective.phase is told by the schedule, round by round: leave it out"
+        yield "the schedule sets objective.phase in each round: leave it out"
     if isinstance(objective, Common) and objective.anchor != "received":
         yield (
-            "a device of metafed learns from the model of the one before it: leave objective.anchor out, or set it to "
+            "a device of metafed learns from the model of the previous device: leave objective.anchor out, or set it "
+            "to "
             '"received"'
         )
     if isinstance(schedule, PhasedRing) and (aggregator.steps or aggregator.device_half):
         yield (
-            f"a ring brings one model home, and the aggregator {name_of(aggregator)} would move it once more: set "
+            f"a ring returns one model, and the aggregator {name_of(aggregator)} would change it again: set "
             f'aggregator.name = "uniform-mean"'
         )
 
 
 def _merge(strategy: Strategy) -> Iterator[str]:
-    """Schedules and aggregators that work against the arranger, or do nothing."""
+    """Check schedules and aggregators that work against the arranger, or have no effect."""
     arranger, schedule, aggregator = strategy.arranger, strategy.schedule, strategy.aggregator
     if schedule.counts_sets and not arranger.counted:
         yield (
-            f"stp asks for another number of groups in each round, and the arranger {name_of(arranger)} cannot be "
-            f'told a number: set arranger.name = "icg", "random", "visit" or "hiercluster"'
+            f"stp needs another number of groups in each round, and the arranger {name_of(arranger)} does "
+            f'not accept a number: set arranger.name = "icg", "random", "visit" or "hiercluster"'
         )
     plain = isinstance(aggregator, WeightedMean)
-    way_out = 'aggregator.name = "uniform-mean"' if plain else 'aggregator.weighting = "uniform"'
+    fix = 'aggregator.name = "uniform-mean"' if plain else 'aggregator.weighting = "uniform"'
     if arranger.draws_by_samples and getattr(aggregator, "weighting", "") == "samples":
         yield (
             f"{name_of(arranger)} draws devices in proportion to their samples, and the aggregator "
-            f"{name_of(aggregator)} would weigh them by samples again: set {way_out}"
+            f"{name_of(aggregator)} would weight them by samples again: set {fix}"
         )
     if schedule.fixed_rounds == 1 and aggregator.steps:
         yield (
-            f"the aggregator {name_of(aggregator)} moves each number by about its lr in a round, and "
-            f"{name_of(schedule)} has one, so that what devices learnt would be lost: set "
+            f"the aggregator {name_of(aggregator)} changes each parameter by about its lr in a round, and "
+            f"{name_of(schedule)} has one round, so the devices' training would be lost: set "
             f'aggregator.name = "weighted-mean"'
         )
     if schedule.in_turn and aggregator.compares:
         yield (
-            f"ida weighs models by their distance to the mean, and {name_of(schedule)} brings one model home, so that "
-            'it would do nothing: set aggregator.name = "weighted-mean"'
+            f"ida weights models by their distance to the mean, and {name_of(schedule)} returns one model, so "
+            'it would have no effect: set aggregator.name = "weighted-mean"'
         )
 
 
 def _window(strategy: Strategy) -> Iterator[str]:
-    """Where the mean of several merges cannot be the job's model."""
+    """Report an aggregator window that cannot give the job's model."""
     schedule, window = strategy.schedule, strategy.aggregator.window
     if window == 1:
         return
     if schedule.fixed_rounds == 1 or isinstance(schedule, Slots | PhasedRing | OwnSchedule):
         yield (
-            f"aggregator.window = {window} takes the mean of that many merges, one after each round, and the schedule "
+            f"aggregator.window = {window} averages that many merges, one after each round, and the schedule "
             f"{name_of(schedule)} does not merge after each of several rounds: leave aggregator.window out, or set "
             f'schedule.name = "every-round"'
         )
     if not isinstance(strategy.finisher, NoFinisher) or isinstance(strategy.objective, Fusion):
         half = strategy.objective if isinstance(strategy.objective, Fusion) else strategy.finisher
         yield (
-            f"aggregator.window = {window} takes the mean of that many merged models, and {name_of(half)} makes "
-            f"something else of one merge: leave aggregator.window out"
+            f"aggregator.window = {window} averages that many merged models, and {name_of(half)} replaces "
+            f"the merged model: leave aggregator.window out"
         )
 
 
-def _own_of_job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
-    """What devices keep of BatchNorm layers must be in the model, and MetaFed goes by right answers."""
+def _models_on_devices_of_job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
+    """Check that the job's model has the BatchNorm layers that devices keep, and that MetaFed has an accuracy."""
     objective = strategy.objective
     if objective.outcome == "own models" and job.target is not None:
         yield (
-            f"target = {job.target} goes by the job's one model on the job's test set, and the result is a model for "
-            "each device: leave target out"
+            f"target = {job.target} applies to the job's one model on the job's test set, and the result is a model "
+            "for each device: leave target out"
         )
     keeps_norms = isinstance(objective, LocalNorms) or (isinstance(objective, Common) and not objective.share_norms)
     if keeps_norms and job.model.batchnorm == "frozen":
         yield (
-            'model.batchnorm = "frozen" takes running statistics out of the model, and devices are to keep their own: '
+            'model.batchnorm = "frozen" removes running statistics from the model, and devices keep their own: '
             'leave it out, or set it to "merge"'
         )
     if isinstance(objective, Common) and job.task.kind != "classification":
         yield (
-            f"metafed chooses between models by the share of right answers, and a task of the kind {job.task.kind!r} "
+            f"metafed chooses between models by their accuracy, and a task of the kind {job.task.kind!r} "
             'has none: use strategy = "fedbn" or another one'
         )
 
 
 def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
-    yield from _own_of_job(strategy, job)
-    yield from finisher_compatibility.objections_of_job(strategy, job)
+    yield from _models_on_devices_of_job(strategy, job)
+    yield from objections_of_job(strategy, job)
     schedule, tours = strategy.schedule, job.tours
     fixed = schedule.fixed_rounds
     if fixed is not None and job.rounds is not None and job.rounds != fixed:
         more = (
             f"set schedule.trips = {job.rounds}, as fedelmy-few-shot does"
             if isinstance(schedule, Ring)
-            else f"set schedule.trips = {max(1, job.rounds - 2)}: it makes a round before the trips and one after them"
+            else f"set schedule.trips = {max(1, job.rounds - 2)}: it has one round before the trips and one after them"
             if isinstance(schedule, PhasedRing)
             else 'set schedule.name = "every-round"'
         )
         yield (
-            f"the job has rounds = {job.rounds}, and the schedule {name_of(schedule)} makes {fixed}: leave rounds out, "
+            f"the job has rounds = {job.rounds}, and the schedule {name_of(schedule)} has {fixed}: leave rounds out, "
             f"or {more}"
         )
     if tours.on_lost_visit == "swap" and not tours.spares:
         yield (
-            'tours.on_lost_visit = "swap" needs devices to swap in, and tours.spares = 0 gives a tour none: set '
+            'tours.on_lost_visit = "swap" needs devices to swap in, and tours.spares = 0 gives a tour no spare: set '
             'tours.spares = 1, or tours.on_lost_visit = "skip"'
         )
     if tours.on_lost_visit == "retry" and not tours.retries:
         yield (
-            'tours.on_lost_visit = "retry" with tours.retries = 0 never tries again: set tours.retries = 1, or '
+            'tours.on_lost_visit = "retry" with tours.retries = 0 never retries: set tours.retries = 1, or '
             'tours.on_lost_visit = "skip"'
         )
     if tours.visit_deadline < tours.lease:
         yield (
-            f"tours.deadline = {tours.deadline:g} is over before a lease of tours.lease = {tours.lease:g} seconds is: "
-            f"set it to the seconds that the slowest device may take for a visit"
+            f"tours.deadline = {tours.deadline:g} ends before a lease of tours.lease = {tours.lease:g} seconds: "
+            f"set it to the maximum seconds of a visit to the slowest device"
         )
 
 
 CHECKS = (
-    _own_parts,
+    _custom_parts,
     _halves,
     _optimiser,
     _memory,
     _edges,
     _pools,
-    _own_models,
+    _models_on_devices,
     *arranger_compatibility.CHECKS,
     _merge,
     _window,
-    *finisher_compatibility.CHECKS,
+    *FINISHER_CHECKS,
 )

@@ -1,4 +1,4 @@
-"""What the coordinator needs of a job's data: a test set, exemplars cut from it, class names, normalisation."""
+"""The public side of a job's data: the test set, exemplars cut from it, class names, and normalisation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import msgspec
 import numpy as np
 
 from coordinator.jobs.settings import DIGITS
-from coordinator.jobs.task_data import asked_task, cut, packed, task_data
+from coordinator.jobs.task_data import cut, packed, task_data, task_from_settings
+from sojourn.data.checks import data_warnings, scale_warning, value_range
 from sojourn.data.column_names import table_of
-from sojourn.data.doubts import doubts_of
 from sojourn.data.labels import classes_of
 from sojourn.data.samples import SampleForm, content_of, fit, natural_shape
-from sojourn.data.scale_check import range_of, scale_doubt
 from sojourn.data.source import read_content
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
-from sojourn.protocol.limits import MOST_FIGURE
+from sojourn.protocol.limits import MAX_NUMBER
 from sojourn.protocol.spec import InputSpec, TableSpec, ValueRange
 from sojourn.randomness import generator
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PublicData:
-    """The public side of a job's data; `skipped` tells what was left out of its files."""
+    """The public side of a job's data; `skipped` lists the samples of its files that were skipped."""
 
     input: InputSpec
     classes: tuple[str, ...]
@@ -46,32 +45,32 @@ class PublicData:
     test: Exemplars | None
     skipped: tuple[str, ...] = ()
     values: ValueRange | None = None
-    """Where devices' values are expected."""
+    """The range of values that devices' data should have."""
     odd: tuple[str, ...] = ()
-    """What looks odd about the files, and what to do."""
+    """Warnings about the files, each with a fix."""
     task: TaskSpec | None = None
-    """What is learnt, where it is no plain classification."""
+    """The task, unless it is a plain classification."""
     scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """Mean and deviation of the exemplars' targets, by channel."""
+    """Mean and standard deviation of the exemplars' targets, by channel."""
     table: TableSpec | None = None
-    """The columns of a sample by name, where it is a row of a table."""
+    """The columns of a sample by name, if it is a row of a table."""
 
     @property
     def output(self) -> tuple[int, ...]:
-        """The shape of what a model answers for one sample."""
+        """The shape of a model's output for one sample."""
         return self.task.output if self.task else (len(self.classes),)
 
     @property
     def strata(self) -> int:
-        """Into how many classes or strata exemplars fall."""
+        """The number of classes or strata of the exemplars."""
         return self.task.strata.count if self.task else len(self.classes)
 
 
 def public_data(job: JobSettings) -> PublicData:
-    """Read what the job names; exemplars come from their own file, or are cut from the test set and never tested on."""
-    data, task = job.data, None if job.task.plain else asked_task(job.task)
-    test = _read(data.test, "test", data, task, data.asked) if data.test else None
-    found = table_of(test.source, test.table) if test and test.table and test.table.columns else data.asked
+    """Read the files of the job; exemplars come from their own file, or are cut from the test set and not tested on."""
+    data, task = job.data, None if job.task.plain else task_from_settings(job.task)
+    test = _read(data.test, "test", data, task, data.listed_columns) if data.test else None
+    found = table_of(test.source, test.table) if test and test.table and test.table.columns else data.listed_columns
     found = found and msgspec.structs.replace(found, by_position=data.by_position or data.columns is not None)
     shown = _read(data.exemplars, "train", data, task, found) if data.exemplars else None
     made = public_side(data, job.seed, test, shown) if task is None else _public_task(job, test, shown)
@@ -79,7 +78,7 @@ def public_data(job: JobSettings) -> PublicData:
 
 
 def job_table(data: JobData, made: PublicData, files: list[Content]) -> TableSpec | None:
-    """The columns by which devices match theirs; None where a sample is not a row of a table."""
+    """Return the columns by which devices match theirs; None if a sample is not a row of a table."""
     shape, kind = made.input.shape, made.task.kind if made.task else "classification"
     found = next((table_of(each.source, each.table) for each in files if each.table and each.table.columns), None)
     for each in files:
@@ -99,7 +98,7 @@ def job_table(data: JobData, made: PublicData, files: list[Content]) -> TableSpe
 
 
 def _public_task(job: JobSettings, tested: Content | None, shown: Content | None) -> PublicData:
-    """The same, of a task that is no plain classification."""
+    """Return the public data of a task other than a plain classification."""
     data, files = job.data, [content for content in (tested, shown) if content is not None]
     found = task_data(job.task, data, job.seed, tested, shown)
     values = _values(data, [samples for samples in (found.exemplars, found.test) if samples])
@@ -107,9 +106,9 @@ def _public_task(job: JobSettings, tested: Content | None, shown: Content | None
         text for samples in (found.test, found.exemplars if shown else None) if samples for text in samples.skipped
     )
     odd = tuple(
-        f"{each.source}: {doubt.what} ({doubt.detail}); to do: {doubt.remedy}"
+        f"{each.source}: {warning.what} ({warning.detail}); to do: {warning.remedy}"
         for each in files
-        for doubt in doubts_of(each, found.task)
+        for warning in data_warnings(each, found.task)
     ) + ((found.fewer,) if found.fewer else ())
     shown_packed = packed(found.exemplars, found.task, data.dtype, test=False) if found.exemplars else None
     test_packed = packed(found.test, found.task, data.dtype, test=True) if found.test else None
@@ -120,7 +119,7 @@ def _public_task(job: JobSettings, tested: Content | None, shown: Content | None
 
 
 def public_side(data: JobData, seed: int, tested: Content | None, shown: Content | None) -> PublicData:
-    """The public side of a job's data in what its files hold."""
+    """Return the public side of a plain classification from the contents of its files."""
     files = [content for content in (tested, shown) if content is not None]
     form = SampleForm(InputSpec(data.input or _shape(files, data), data.dtype), data.classes or classes_of(files))
     test, exemplars = (None if content is None else fit(content, form) for content in (tested, shown))
@@ -134,48 +133,48 @@ def public_side(data: JobData, seed: int, tested: Content | None, shown: Content
     values = _values(data, [samples for samples in (exemplars, test) if samples])
     both = _packed(exemplars, data), _packed(test, data)
     odd = tuple(
-        f"{each.source}: {doubt.what} ({doubt.detail}); to do: {doubt.remedy}"
+        f"{each.source}: {warning.what} ({warning.detail}); to do: {warning.remedy}"
         for each in files
-        for doubt in doubts_of(each)
+        for warning in data_warnings(each)
     )
     few = _few_tests(test, exemplars, form.classes) if test and exemplars and shown is None else ()
-    told = (*odd, *([fewer] if fewer else []), *few)
-    return PublicData(form.input, form.classes, mean, std, *both, skipped, values, told)
+    reported = (*odd, *([fewer] if fewer else []), *few)
+    return PublicData(form.input, form.classes, mean, std, *both, skipped, values, reported)
 
 
 def _few_tests(test: Samples, exemplars: Samples, classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Whether exemplars took so many of the test set that accuracy on the rest says little."""
+    """Warn if the exemplars leave too few test samples for a meaningful accuracy."""
     if len(test.y) >= len(classes):
         return ()
-    left = f"only {len(test.y)} samples are left to test on, since {len(exemplars.y)} of the test set are exemplars"
+    left = f"only {len(test.y)} samples are left to test on, because {len(exemplars.y)} of the test set are exemplars"
     return (f"{left}; to do: give a larger test set, or lower data.exemplars_per_class",)
 
 
 def _values(data: JobData, files: list[Samples]) -> ValueRange | None:
-    """The range that the job demands, or else that of its own samples, which must be within the former."""
-    ranges = [found for samples in files if (found := range_of(samples.x))] if data.dtype != "int64" else []
+    """Return the range that the job requires, or by default that of its samples, which must be within it."""
+    ranges = [found for samples in files if (found := value_range(samples.x))] if data.dtype != "int64" else []
     low, high = min((low for low, _ in ranges), default=0.0), max((high for _, high in ranges), default=0.0)
     if data.range is None:
-        return ValueRange(max(low, -MOST_FIGURE), min(high, MOST_FIGURE)) if ranges else None
+        return ValueRange(max(low, -MAX_NUMBER), min(high, MAX_NUMBER)) if ranges else None
     wanted = ValueRange(*data.range, demanded=True)
-    if ranges and (doubt := scale_doubt((low, high), wanted)):
+    if ranges and (warning := scale_warning((low, high), wanted)):
         raise DataError(
             f"data.range is {wanted.low:g} to {wanted.high:g}, and the job's own samples go from {low:g} to {high:g}: "
-            f"correct data.range, or {doubt.remedy}"
+            f"correct data.range, or {warning.remedy}"
         )
     return wanted
 
 
 def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Scikit-learn's digits: 1,797 images of 8x8, values 0 to 16."""
-    # From its file: importing sklearn takes two seconds, and a job is prepared in a process of its own.
+    """Return scikit-learn's digits: 1,797 images of 8x8, values 0 to 16."""
+    # Read from its file: importing sklearn takes two seconds, and a job is prepared in a separate process.
     path = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = np.loadtxt(str(path), delimiter=",")
     return rows[:, :-1].reshape(-1, 1, 8, 8).astype(np.float32), rows[:, -1].astype(np.int64)
 
 
 def digits_split(*, train: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """A fixed split of the digits: every fifth is for testing."""
+    """Return a fixed split of the digits: every fifth sample is for testing."""
     x, y = digits()
     tested = np.arange(len(y)) % 5 == 0
     return (x[~tested], y[~tested]) if train else (x[tested], y[tested])
@@ -187,21 +186,21 @@ def _read(
     if name == DIGITS:
         return content_of(*digits_split(train=part == "train"), tuple(str(digit) for digit in range(10)), name)
     if not Path(name).exists():
-        raise DataError(f"{name}: there is no such file on the coordinator's machine")
+        raise DataError(f"{name}: the coordinator's machine has no such file")
     wanted = InputSpec(data.input, data.dtype) if data.input else None
     return read_content(data.files(name), part, wanted, data.classes, task, table)
 
 
 def _shape(files: list[Content], data: JobData) -> tuple[int, ...]:
     if not files:
-        raise DataError("data.input is not given, and there is no file to take it from")
+        raise DataError("data.input is missing, and there is no file to read it from")
     return natural_shape(files[0].x, data.dtype)
 
 
 def normalisation(
     shown: NDArray[np.generic] | None, wanted: InputSpec
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Mean and deviation of the exemplars by channel (images) or over all (flat data), as they are handed out."""
+    """Return mean and standard deviation of the exemplars, by channel for images and over all values otherwise."""
     if shown is None or wanted.dtype == "int64":
         return None, None
     x = np.ascontiguousarray(shown, dtype=np.float64)

@@ -1,4 +1,8 @@
-"""What the coordinator needs of the data of a task that is no plain classification: targets, their scale, strata."""
+"""The public data of a task: its strata, scales, test set and exemplars.
+
+The same samples and seed give the same strata. For one quantity they are ranges with equally many samples; for several
+numbers they are clusters (k-means) of the numbers divided by their standard deviations.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from coordinator.jobs.stratifying import strata_in
-from coordinator.jobs.task_settings import LOSSES
-from sojourn.data.labels import classes_of
+from coordinator.jobs.settings_tables import LOSSES
+from sojourn.data.labels import classes_of, label_names
 from sojourn.data.samples import SampleForm, Samples, fit, natural_shape
-from sojourn.data.targets import label_names
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
-from sojourn.model.strata import strata_of
+from sojourn.model.strata import numbers, strata_of
 from sojourn.protocol.spec import InputSpec
 from sojourn.protocol.task import Strata, Target, TaskSpec, Window
 from sojourn.randomness import generator
@@ -25,20 +27,73 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.jobs.settings import JobData
-    from coordinator.jobs.task_settings import TaskSettings
+    from coordinator.jobs.settings_tables import TaskSettings
     from sojourn.data.samples import Content
 
+    Rows = NDArray[np.float64]
     Numbers = tuple[float, ...]
 
-FLAT = 1e-6
-"""Of its mean: a deviation below this is none, and values are not divided by it."""
+
+PASSES = 50
+MAX_CLUSTERED = 20_000
+"""The maximum number of samples for clustering; of more, this many evenly spaced ones are used."""
+
+
+def strata_in(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic], wanted: int, seed: int) -> Strata:
+    """Return the strata of these samples: as many as wanted, or fewer if the samples do not differ enough."""
+    rows = np.linspace(0, len(x) - 1, min(len(x), MAX_CLUSTERED)).astype(np.int64)
+    found = numbers(task, x[rows], y[rows])
+    if found.shape[1] == 1:
+        return _ranges(found[:, 0], wanted)
+    scale = found.std(axis=0)
+    scale = np.where(scale > 1e-9 * np.maximum(1.0, np.abs(found).max(axis=0)), scale, 1.0)
+    centres = _clusters(found / scale, wanted, seed) * scale
+    order = np.lexsort(centres.T[::-1])
+    as_floats = (tuple(float(value) for value in centre) for centre in centres[order])
+    return Strata(len(centres), centres=tuple(as_floats), scale=tuple(float(value) for value in scale))
+
+
+def _ranges(values: Rows, wanted: int) -> Strata:
+    """Return ranges with equally many values; fewer ranges if many values are equal."""
+    edges = np.unique(np.quantile(values, np.arange(1, wanted) / wanted))
+    edges = edges[edges < values.max()]  # some values must be above the last edge
+    if not len(edges) and values.min() < values.max():  # nearly all are the largest value
+        edges = values[values < values.max()].max(keepdims=True)
+    return Strata(len(edges) + 1, edges=tuple(float(edge) for edge in edges))
+
+
+def _clusters(rows: Rows, wanted: int, seed: int) -> Rows:
+    """Return the centres of k-means with k-means++ initialisation, without empty clusters."""
+    draw = generator(seed, "strata")
+    centres = rows[[int(draw.integers(len(rows)))]]
+    while len(centres) < wanted:
+        nearest = _apart(rows, centres).min(axis=1)
+        if nearest.sum() <= 0:  # all other samples equal a centre
+            break
+        centres = np.concatenate([centres, rows[[int(draw.choice(len(rows), p=nearest / nearest.sum()))]]])
+    for _ in range(PASSES):
+        which = _apart(rows, centres).argmin(axis=1)
+        there = np.unique(which)
+        moved = np.stack([rows[which == each].mean(axis=0) for each in there])
+        if moved.shape == centres.shape and np.array_equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def _apart(rows: Rows, centres: Rows) -> Rows:
+    return np.asarray(np.square(rows[:, np.newaxis] - centres[np.newaxis]).sum(axis=2))
+
+
+MIN_DEVIATION = 1e-6
+"""Relative to the mean: values are not divided by a smaller deviation."""
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """The samples of a task that a job's files hold, and all that was found in them.
+    """The samples of a task in a job's files, and what was computed from them.
 
-    mean, std: of samples; scaling: of targets, by the last axis; both None where there are no exemplars.
+    mean, std: of samples; scaling: of targets, by the last axis; None without exemplars.
     """
 
     input: InputSpec
@@ -50,25 +105,25 @@ class TaskData:
     std: Numbers | None
     scaling: tuple[Numbers, Numbers] | None
     fewer: str | None = None
-    """That fewer exemplars were cut than the job asks for, and what to do."""
+    """A warning that fewer exemplars were cut than the job requests, with a fix."""
 
 
-def asked_task(settings: TaskSettings) -> TaskSpec:
-    """The task as far as a job file says it: enough to read files by."""
+def task_from_settings(settings: TaskSettings) -> TaskSpec:
+    """Return the task without what is computed from data: enough to read files."""
     loss = settings.loss or LOSSES[settings.kind][0]
     window = Window(settings.steps, settings.horizon, settings.stride) if settings.steps else None
     target = None if settings.kind == "reconstruction" else Target((max(1, len(settings.targets)),))
     normal = settings.normal if settings.kind == "reconstruction" else ()
     return TaskSpec(
-        settings.kind, (1,), target, Strata(1), settings.targets, loss, window=window, beside=settings.beside,
-        normal=normal,
+        settings.kind, (1,), target, Strata(1), settings.targets, loss, window=window, normal=normal,
+        reference_models=settings.reference_models,
     )  # fmt: skip
 
 
-def task_data(  # what a job says, and what its files hold
+def task_data(
     settings: TaskSettings, data: JobData, seed: int, tested: Content | None, shown: Content | None
 ) -> TaskData:
-    """The public side of a task in what the files hold."""
+    """Return the public side of a task from the contents of its files."""
     files = [content for content in (tested, shown) if content is not None]
     form = task_form(settings, data, files)
     assert form.task  # noqa: S101  # made above
@@ -90,20 +145,20 @@ def task_data(  # what a job says, and what its files hold
 def scales_in(
     task: TaskSpec, data: JobData, exemplars: Samples | None, spec: InputSpec
 ) -> tuple[Numbers | None, Numbers | None, tuple[Numbers, Numbers] | None]:
-    """Mean and deviation of samples, and both of targets."""
+    """Return the mean and deviation of samples, and both for targets."""
     mean, std = (data.mean, data.std) if data.mean or data.std else _scale_of_samples(exemplars, spec)
     return mean, std, _scaling(task, exemplars, spec, mean, std)
 
 
 def unpacked(exemplars: Exemplars, task: TaskSpec) -> Samples:
-    """Exemplars as they were before they were packed; no faulty ones are among them."""
+    """Return packed exemplars as samples; none of them are faulty."""
     x, y = exemplars.packed()
-    compared = np.zeros(len(y), np.int64) if task.kind == "reconstruction" else exemplars.compared()
+    compared = np.zeros(len(y), np.int64) if task.kind == "reconstruction" else exemplars.expected()
     return Samples(x, compared, (), np.ones(len(y), np.bool_))
 
 
 def packed(samples: Samples, task: TaskSpec, dtype: str, *, test: bool) -> Exemplars:
-    """Samples as they travel, with targets and strata; of a test set, which are faulty."""
+    """Return samples in the form that is sent, with targets and strata; a test set also lists its faulty ones."""
     wanted = np.int64 if dtype == "int64" else np.uint8 if samples.x.dtype == np.uint8 else np.float32
     x, y = np.asarray(samples.x).astype(wanted), np.asarray(samples.y)
     targets = None if task.target is None or task.kind == "classification" else y
@@ -113,7 +168,7 @@ def packed(samples: Samples, task: TaskSpec, dtype: str, *, test: bool) -> Exemp
 
 
 def blind(task: TaskSpec, exemplars: Samples, scaling: tuple[Numbers, Numbers] | None) -> float:
-    """The mean loss of outputs that are all zero before scaling; 1 for a loss of one's own, which torch finds."""
+    """Return the mean loss of outputs that are all zero before scaling; 1 for a custom loss, which torch computes."""
     if task.kind == "multilabel":
         return log(2)
     if task.kind in ("classification", "tokens"):
@@ -136,14 +191,14 @@ def blind(task: TaskSpec, exemplars: Samples, scaling: tuple[Numbers, Numbers] |
 
 
 def shaped_scale(values: Numbers, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Numbers by channel as they go with a sample: an image's channels come first, all others last."""
+    """Return numbers by channel in the shape of a sample: channels are first in an image and last otherwise."""
     found = np.array(values, np.float32)
     return found.reshape(-1, 1, 1) if len(shape) == 3 else found
 
 
 def task_form(settings: TaskSettings, data: JobData, files: list[Content]) -> SampleForm:
-    """What samples must be like: their shape, and that of targets."""
-    task = asked_task(settings)
+    """Return the required form of samples: their shape, and that of targets."""
+    task = task_from_settings(settings)
     first = files[0] if files else None
     shape = data.input or _shape(settings, data, first)
     spec = InputSpec(shape, "int64" if settings.kind == "tokens" else data.dtype)
@@ -175,14 +230,14 @@ def task_form(settings: TaskSettings, data: JobData, files: list[Content]) -> Sa
 
 def _shape(settings: TaskSettings, data: JobData, first: Content | None) -> tuple[int, ...]:
     if first is None:
-        raise DataError("data.input is not given, and there is no file to take it from")
+        raise DataError("data.input is missing, and there is no file to read it from")
     found = tuple(int(size) for size in first.x.shape[1:]) or (1,)
     if settings.kind == "forecast" and settings.steps:
         cut = first.targets is not None and found == (settings.steps,)  # windows of one channel
         return (settings.steps, 1 if cut else found[-1])
     if settings.kind == "tokens":
         if len(first.x.shape) != 2:
-            raise DataError("data.input is not given: how many tokens the model sees at once, such as [64]")
+            raise DataError("data.input is missing: set the number of tokens of the model's input, such as [64]")
         return found if first.targets is not None else (max(1, found[0] - 1),)
     if settings.kind == "reconstruction" and len(found) <= 2:
         return found
@@ -191,19 +246,19 @@ def _shape(settings: TaskSettings, data: JobData, first: Content | None) -> tupl
 
 def _quantities(first: Content | None) -> int:
     if first is None:
-        raise DataError("task.targets is not given, and there is no file to take the quantities from")
+        raise DataError("task.targets is missing, and there is no file to read the quantities from")
     return 1 if first.targets is None else max(1, prod(first.targets.shape[1:]))
 
 
 def _vocabulary(files: list[Content]) -> int:
     if not files:
-        raise DataError("task.vocabulary is not given, and there is no file to take it from")
-    # Bytes may be any, also those that the job's own texts happen not to have.
+        raise DataError("task.vocabulary is missing, and there is no file to read it from")
+    # Any byte is possible, including those that do not occur in the job's texts.
     return max(256 if each.x.dtype == np.uint8 else 1 + int(np.asarray(each.x).max(initial=0)) for each in files)
 
 
 def _normal(samples: Samples, task: TaskSpec) -> Samples:
-    """The samples that are as they should be, where it is known of some that they are not."""
+    """Return the normal samples, if the labels mark some as faulty."""
     if task.kind != "reconstruction" or not samples.y.any():
         return samples
     if samples.y.all():
@@ -225,18 +280,18 @@ def _with_strata(task: TaskSpec, settings: TaskSettings, public: Samples, seed: 
 
 
 def _check_spread(task: TaskSpec, y: NDArray[np.generic]) -> None:
-    """Refuse quantities that are always the same: nothing is learnt of them, and they have no scale."""
+    """Refuse constant quantities: there is nothing to learn, and they have no scale."""
     flat = y.reshape(-1, y.shape[-1]).astype(np.float64)
     for at in np.flatnonzero(flat.min(axis=0) == flat.max(axis=0)):
         name = repr(task.names[at]) if at < len(task.names) else f"number {at + 1}"
         raise DataError(
-            f"the quantity {name} is {flat[0, at]:g} in all {len(y):,} of the job's samples, so that there is nothing "
+            f"the quantity {name} is {flat[0, at]:g} in all {len(y):,} of the job's samples, so there is nothing "
             "to learn: leave it out of task.targets, or give a test set in which it varies"
         )
 
 
 def _cut(test: Samples, task: TaskSpec, each: int, seed: int, source: str) -> tuple[Samples, Samples, str | None]:
-    """Some samples of each stratum as exemplars, the others for testing; what is faulty is only tested."""
+    """Cut exemplars of each stratum; the other samples, and all faulty ones, are for testing."""
     x, y = np.asarray(test.x), np.asarray(test.y)
     strata = strata_of(task, x, y)
     order = generator(seed, "exemplars").permutation(len(y))
@@ -247,9 +302,9 @@ def _cut(test: Samples, task: TaskSpec, each: int, seed: int, source: str) -> tu
 def cut(
     test: Samples, order: NDArray[np.int64], strata: NDArray[np.int64], each: int, source: str
 ) -> tuple[Samples, Samples, str | None]:
-    """The first samples of each stratum in this order as exemplars, the others for testing.
+    """Return the other samples for testing, and the first samples of each stratum in this order as exemplars.
 
-    Fewer than `each` where they would be more than half of what there is; then also a line that says so.
+    Takes fewer than `each` if they would be more than half of all samples, and then also returns a warning.
     """
     x, y = np.asarray(test.x), np.asarray(test.y)
     there, counts = np.unique(strata[order], return_counts=True)
@@ -260,7 +315,7 @@ def cut(
     rest = np.setdiff1d(np.arange(len(y)), chosen)
     if not len(rest):
         raise DataError(
-            f"{source}: its {len(y):,} samples are one for each of {len(there)} classes or strata, and one exemplar "
+            f"{source}: its {len(y):,} samples are in {len(there)} classes or strata, and one exemplar "
             "of each leaves nothing to test on: give a larger test set, or a file with exemplars in data.exemplars"
         )
     fewer = None
@@ -275,7 +330,7 @@ def cut(
 
 
 def _scale_of_samples(exemplars: Samples | None, spec: InputSpec) -> tuple[Numbers | None, Numbers | None]:
-    """Mean and deviation of the exemplars by channel: of an image its first axis, of all others the last one."""
+    """Return mean and deviation of the exemplars by channel: the first axis of an image, the last one otherwise."""
     if exemplars is None or spec.dtype == "int64":
         return None, None
     x = np.asarray(exemplars.x, np.float64).reshape(-1, *spec.shape)
@@ -297,5 +352,5 @@ def _scaling(
 
 def _mean_and_std(rows: NDArray[np.float64]) -> tuple[Numbers, Numbers]:
     mean, std = rows.mean(axis=0), rows.std(axis=0)
-    std = np.where(std > FLAT * np.maximum(1e-30, np.abs(mean)), std, 1.0)
+    std = np.where(std > MIN_DEVIATION * np.maximum(1e-30, np.abs(mean)), std, 1.0)
     return tuple(map(float, mean)), tuple(map(float, std))

@@ -1,1 +1,1 @@
-"""The coordinator's machine without I/O, and the work that it asks for."""
+"""The coordinator's state machine, which does no I/O, and the work that it requests."""

@@ -1,86 +1,85 @@
-"""The coordinator: queues jobs, plans rounds, hands tours to sites, and makes the next model of what comes back.
+"""The coordinator: queues jobs, plans rounds, sends tours to sites, and makes the next model from their results.
 
-A machine without I/O (`sojourn.node.machine`). It knows nothing of strategies: planning and closing a round is work
-that it has done. One job is worked on at a time; the others wait. What is durable changes only in `apply`.
-`job_queue` takes a job from one step to the next, `tours` follows what is out, `sites` knows who is there,
-`fleet_watch` takes down who comes and goes, `rollouts` leads releases to the fleet, and `operator_requests`,
-`fleet_requests` and `rollout_requests` answer operators.
+This is a machine without I/O (`sojourn.node.machine`). It contains no strategy: a worker plans and closes rounds.
+It processes one job at a time; the others wait. Durable state changes only in `apply`. `job_queue` moves a job from
+step to step, `finished_work` applies the outcomes of its work, `tours` follows the tours in progress, `sites` tracks
+connected sites, `fleet_view` records which devices connect, and `rollouts` brings releases to the fleet.
+`job_requests`, `fleet_view` and `rollout_requests` answer operators.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordinator import lost_pieces
-from coordinator.machine.acts import NEEDED, job_name
+from coordinator import recovery
+from coordinator.machine.authorization import RequestAuthorizer, Trust
 from coordinator.machine.change_watch import ChangeWatch
-from coordinator.machine.fleet_figures import FleetFigures
-from coordinator.machine.fleet_requests import FleetRequests
-from coordinator.machine.fleet_watch import FleetWatch
+from coordinator.machine.finished_work import FinishedWork
+from coordinator.machine.fleet_view import FleetRequests, FleetWatch
 from coordinator.machine.job_queue import JobQueue
-from coordinator.machine.mandate_requests import MandateRequests
-from coordinator.machine.mandate_rules import MandateRules
-from coordinator.machine.operator_desk import OperatorDesk
-from coordinator.machine.operator_requests import OperatorRequests
-from coordinator.machine.rollout_figures import RolloutFigures
+from coordinator.machine.job_requests import OperatorRequests
+from coordinator.machine.mandates import MandateRequests, MandateRules
+from coordinator.machine.metrics import FleetMetrics, RolloutMetrics, RunMetrics
 from coordinator.machine.rollout_requests import RolloutRequests
 from coordinator.machine.rollouts import Rollouts
-from coordinator.machine.run_figures import RunFigures
 from coordinator.machine.sites import RosterRead, Sites
 from coordinator.machine.tours import RoundTours
-from coordinator.machine.trust import Trust
 from coordinator.machine.work import ModelExported, ReleaseBuilt
 from coordinator.records import Record
-from coordinator.releases.verifying import CardChecked
+from coordinator.releases.orders import CardChecked
 from coordinator.state import CoordinatorState
 from sojourn.node.machine import (
-    Did,
-    DidNot,
-    Doing,
-    Linked,
+    LinkUp,
+    Log,
     Present,
     Pulled,
     PullFailed,
     Received,
-    Say,
     Send,
-    Woke,
-    soonest,
+    TimerFired,
+    WorkDone,
+    WorkFailed,
+    WorkProgress,
+    earliest,
 )
-from sojourn.node.outbox import Outbox
-from sojourn.protocol.audit import REFUSED, InspectAudit
-from sojourn.protocol.fleet_messages import AwaitChange, ForgetDevice, InspectFleet
-from sojourn.protocol.job_messages import Continue, ReadJob, Remove
-from sojourn.protocol.mandate_messages import ReadKit, SignJob, WithdrawJob
-from sojourn.protocol.mending import read_record
-from sojourn.protocol.messages import (
-    Birth,
+from sojourn.node.pending import Outbox
+from sojourn.protocol.limits import decoded
+from sojourn.protocol.mandates import ReadKit, SignJob, WithdrawJob
+from sojourn.protocol.messages import Birth, Roster, RosterAsk, Toured, TourProgress
+from sojourn.protocol.operator_messages import (
+    AwaitChange,
+    Continue,
     Export,
+    ForgetDevice,
     Inspect,
+    InspectFleet,
+    ReadJob,
     Refused,
-    Roster,
-    RosterAsk,
+    Remove,
     Stop,
     Submit,
-    Toured,
-    TourProgress,
 )
-from sojourn.protocol.operators import SignedRequest
+from sojourn.protocol.operators import REFUSED, InspectAudit
+from sojourn.protocol.registry import OperatorRequest
 from sojourn.protocol.release_messages import DeviceReport, InspectReleases, MakeRelease, ReadCard, Rollout, Steer
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from coordinator.machine.kept_rounds import KeepSettings
-    from coordinator.machine.operator_requests import CheckJob
+    from coordinator.machine.job_requests import CheckJob
+    from coordinator.machine.kept_models import KeepSettings
     from sojourn.node.machine import Effect, Event
-    from sojourn.protocol.audit import AuditEntry
-    from sojourn.protocol.messages import Message
+    from sojourn.protocol.operators import AuditEntry
+    from sojourn.protocol.registry import Message
     from sojourn.protocol.topics import Role
     from sojourn.protocol.wire import Epoch, Offer
+
+Handler = Callable[[Address, Any, float], "list[Effect]"]
+"""Handles an operator's request at a given time; returns the effects, including the answer."""
 
 
 class Coordinator:
@@ -97,11 +96,11 @@ class Coordinator:
         keep: KeepSettings | None = None,
         check_job: CheckJob = lambda _: None,
     ) -> None:
-        """A coordinator that knows no job yet.
+        """Create a coordinator without jobs.
 
-        trust: whose signatures count. wall: what a clock on the wall shows, in seconds since 1970, when `now` is 0;
-        people are told times by it. keep: which models of finished rounds are kept. check_job: says why a job cannot
-        be taken, where it names what this machine does not have.
+        trust: the keys to trust. wall: the time in seconds since 1970 at which `now` is 0, used for dates that
+        operators see. keep: which models of finished rounds to keep. check_job: returns why a job cannot be accepted if
+        it names something that this machine does not have.
         """
         self.address = Address("cloud", name)
         self.offer: Offer | None = None
@@ -113,15 +112,37 @@ class Coordinator:
         self._tours = RoundTours(self._outbox, trust.device_keys)
         self._watch = FleetWatch(self.sites, wall)
         rules = MandateRules(fleet, trust.mandate_keys)
-        self._queue = JobQueue(self.sites, self._tours, self._watch, keep, rules)
+        self._queue = JobQueue(self.sites, self._tours, self._watch, rules)
+        self._finished = FinishedWork(self._queue, keep)
         self._changes = ChangeWatch(wall)
         self._fleet_requests = FleetRequests(self.sites, self._watch, self._tours, self._changes)
         self._changes.rows = lambda mark, now: self._fleet_requests.changed_devices(self.state, mark, now)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours, check_job)
         self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
         self._rollouts = Rollouts(self.sites, self.state, wall)
-        self._desk = OperatorDesk(fleet, name, trust.roles)
+        self._authorizer = RequestAuthorizer(fleet, name, trust.roles)
         self._rollout_requests = RolloutRequests(self._rollouts, fleet, trust.release_key)
+        self._handlers: dict[type[OperatorRequest[Any]], Handler] = {
+            Submit: self._requests.submit,
+            Inspect: lambda to, it, now: [Send(to, self._requests.inspect(it, now))],
+            Stop: self._requests.stop,
+            Continue: self._requests.continue_job,
+            Remove: self._requests.remove,
+            ReadJob: lambda to, it, _: [Send(to, self._requests.read(it))],
+            Export: self._requests.make,
+            MakeRelease: self._requests.make,
+            ReadKit: self._mandate_requests.read,
+            SignJob: self._mandate_requests.sign,
+            WithdrawJob: self._mandate_requests.withdraw,
+            InspectFleet: lambda to, it, now: [Send(to, self._fleet_requests.inspect(self.state, it, now))],
+            ForgetDevice: lambda to, it, now: self._fleet_requests.forget(self.state, to, it, now),
+            AwaitChange: self._changes.wait,
+            InspectAudit: lambda to, it, _: self._authorizer.notify(self.state, to, it),
+            Rollout: lambda to, it, _: self._rollout_requests.rollout(to, it),
+            Steer: self._rollout_requests.steer,
+            InspectReleases: lambda to, it, _: self._rollout_requests.inspect(to, it),
+            ReadCard: lambda to, it, _: [Send(to, self._rollout_requests.card(it))],
+        }
 
     @property
     def state(self) -> CoordinatorState:
@@ -130,23 +151,23 @@ class Coordinator:
 
     @property
     def unanswered(self) -> int:
-        """How many requests wait for their answers."""
+        """The number of requests without an answer so far."""
         return len(self._outbox)
 
-    def figures(self) -> tuple[FleetFigures, RunFigures, RolloutFigures]:
-        """Who can tell how the fleet, its jobs and its rollouts are, in numbers."""
-        return FleetFigures(self, self._tours), RunFigures(self, self._tours), RolloutFigures(self._rollouts)
+    def metrics(self) -> tuple[FleetMetrics, RunMetrics, RolloutMetrics]:
+        """The sources of metrics about the fleet, its jobs and its rollouts."""
+        return FleetMetrics(self, self._tours), RunMetrics(self, self._tours), RolloutMetrics(self._rollouts)
 
     def role_of(self, sender: str) -> Role | None:
-        """Operators are known by name and speak as the cloud does; everybody else who may write here is an edge."""
-        return "cloud" if sender in self._operators or self._desk.knows(sender) else "edge"
+        """Operators are known by name and have the role cloud; every other permitted sender is an edge server."""
+        return "cloud" if sender in self._operators or self._authorizer.knows(sender) else "edge"
 
     def restore(self, snapshot: bytes) -> None:
-        """Take the durable state from a snapshot."""
-        self._queue.durable = self._rollouts.durable = read_record(snapshot, CoordinatorState)
+        """Restore the durable state from a snapshot."""
+        self._queue.durable = self._rollouts.durable = decoded(snapshot, CoordinatorState)
 
     def snapshot(self) -> bytes:
-        """The durable state."""
+        """Return the durable state as a snapshot."""
         return msgspec.msgpack.encode(self.state)
 
     def apply(self, record: Record) -> None:
@@ -154,58 +175,58 @@ class Coordinator:
         self.state.apply(record)
 
     remedy = (
-        "Jobs go on from the last state that could be read, and ask sites again. A job that `sojourn job list` does "
-        "not show any more is to be submitted again, and a rollout that is missing to be ordered again. Or restore the "
-        "last backup: sojourn coordinator restore FILE --force."
+        "Jobs continue from the last readable state, and ask sites again. If `sojourn job list` no longer shows a job, "
+        "submit it again; if a rollout is missing, start it again. Or restore the last backup: "
+        "sojourn coordinator restore FILE --force."
     )
 
-    def objection(self, record: Record) -> str | None:
-        """Why a record does not follow what is here."""
-        return lost_pieces.objection(self.state, record)
+    def validation_error(self, record: Record) -> str | None:
+        """Return why a record does not fit the current state, or None."""
+        return recovery.validation_error(self.state, record)
 
-    def mend(self, boots: int) -> None:
-        """Records were lost: let tours be newer than all that sites have seen."""
+    def reserve_newer_attempts(self, boots: int) -> None:
+        """After records were lost, number new tours above all that sites may have seen."""
         self.state.renumber(boots)
 
-    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
-        """Go on without blobs that are gone."""
-        lost = lost_pieces.do_without(self.state, missing)
+    def drop_missing_blobs(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Continue without blobs that are missing."""
+        lost = recovery.drop_missing_blobs(self.state, missing)
         self._queue.incomplete = {state.name for state in self.state.jobs.values() if state.live() & missing}
         return lost
 
     def live(self) -> AbstractSet[bytes]:
-        """All that a job, its round before, a result on its way, a roster, a release or an export refers to."""
+        """All blobs that a job, its previous round, a result in transfer, a roster, a release or an export uses."""
         live = self.sites.live() | self._requests.exported | self._tours.live() | self._rollout_requests.live()
         live |= self._queue.superseded
         lines = self.state.lines.values()
         return live.union(*(state.live() for state in self.state.jobs.values()), *(line.live() for line in lines))
 
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
+    def on_traffic(self, peer: Address, traffic: int, now: float, *, sign_of_life: bool) -> None:
         """Count the bytes between the cloud and the sites; a site that sends its result is alive."""
         if peer.role != "edge":
             return
         self._queue.traffic += traffic
-        if spoke:
-            self._tours.heard_from(peer.name, now)
+        if sign_of_life:
+            self._tours.received_from(peer.name, now)
 
     def wake_at(self) -> float | None:
-        """The next resend, lease or end of patience."""
+        """The time of the next resend, lease end or timeout."""
         parts = (self._outbox, self._tours, self._queue, self._rollouts, self._changes)
-        return soonest(self._watch.look_at, *(part.wake_at() for part in parts))
+        return earliest(self._watch.look_at, *(part.wake_at() for part in parts))
 
     def start(self, now: float) -> list[Effect]:
-        """Take up the job and the rollouts that were under way."""
+        """Resume the job and the rollouts that were in progress."""
         self._rollouts.start(now)
         self._watch.start(self.state, now)
         self._changes.start(now)
         return self._queue.start(now)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """React; what operators did is written down before they are answered."""
+        """Handle an event; operators' actions are recorded before they are answered."""
         before = self._changes.mark
         effects = self._react(event, now)
-        if self._desk.waits:
-            effects = self._desk.with_entries(self.state, effects, self._queue.date(now))
+        if self._authorizer.has_pending:
+            effects = self._authorizer.with_entries(self.state, effects, self._queue.date(now))
         self._changes.note(event, effects, self.state)
         return [*effects, *self._changes.answers(before, now)]
 
@@ -219,51 +240,50 @@ class Coordinator:
                 return self._pulled(event.digest, now)
             case PullFailed():
                 return self._pull_failed(event)
-            case Did():
+            case WorkDone():
                 return self._did(event, now)
-            case DidNot():
+            case WorkFailed():
                 return self._did_not(event, now)
-            case Doing():
-                self._queue.doing(event)
+            case WorkProgress():
+                self._queue.work.note(event)
                 return []
-            case Linked():
-                return [*self._outbox.hasten(now)]
-            case Woke():
+            case LinkUp():
+                return [*self._outbox.resend_now(now)]
+            case TimerFired():
                 seen = self._watch.woke(self.state, now)
                 return [*self._outbox.due(now), *seen, *self._queue.woke(now), *self._rollouts.woke(now)]
             case _:
                 return []
 
-    def _asked(self, sender: Address, message: Message, now: float) -> list[Effect]:
-        """An operator asks: do it if that is allowed, once."""
-        if type(message) not in NEEDED and not isinstance(message, SignedRequest):
-            return []
+    def _asked(self, sender: Address, message: OperatorRequest[Any], now: float) -> list[Effect]:
+        """Handle an operator's request once, if it is permitted."""
         date = self._queue.date(now)
-        asked = self._desk.admitted(sender, message, date)
-        if isinstance(asked, str):
-            return self._desk.refuse(self.state, sender, message, asked, date)
-        if earlier := self._desk.earlier(self.state.audit, asked):
-            return self._again(sender, asked.message, earlier, now)
-        self._desk.expect(asked)
-        return self._of_jobs(sender, asked.message, now)
+        received = self._authorizer.authorize(sender, message, date)
+        if isinstance(received, str):
+            return self._authorizer.refuse(self.state, sender, message, received, date)
+        if earlier := self._authorizer.find_performed(self.state.audit, received):
+            return self._again(sender, received.message, earlier, now)
+        self._authorizer.track(received)
+        return self._handlers[type(received.message)](sender, received.message, now)
 
-    def _again(self, sender: Address, message: Message, earlier: AuditEntry, now: float) -> list[Effect]:
-        """An act that was answered comes again: say how things are, and do nothing."""
+    def _again(self, sender: Address, message: OperatorRequest[Any], earlier: AuditEntry, now: float) -> list[Effect]:
+        """Answer a repeated action with the current state, without performing it again."""
         if earlier.outcome == REFUSED:
             return [Send(sender, Refused(earlier.ticket, earlier.detail))]
         match message:
             case Submit():
-                return [Send(sender, self._requests.inspect(Inspect(message.ticket, job_name(message.job)), now))]
+                message = Inspect(message.ticket, message.subject)
             case Stop() | Continue():
-                return [Send(sender, self._requests.inspect(Inspect(message.ticket, message.job), now))]
+                message = Inspect(message.ticket, message.job)
             case Steer():
-                return self._rollout_requests.inspect(sender, InspectReleases(message.ticket, message.line))
-            case _:  # these know their tickets themselves, or make the same again
-                return self._of_jobs(sender, message, now)
+                message = InspectReleases(message.ticket, message.line)
+            case _:
+                pass  # their handlers detect repeats, or produce the same result again
+        return self._handlers[type(message)](sender, message, now)
 
     def _receive(self, sender: Address, epoch: Epoch, message: Message, now: float) -> list[Effect]:
         if sender.role == "cloud":
-            return self._asked(sender, message, now)
+            return self._asked(sender, message, now) if isinstance(message, OperatorRequest) else []
         match message:
             case Roster():
                 self._outbox.answered(("roster", sender.name))
@@ -277,61 +297,10 @@ class Coordinator:
             case _:
                 return []
 
-    def _of_jobs(self, sender: Address, message: Message, now: float) -> list[Effect]:
-        match message:
-            case Submit():
-                return self._requests.submit(sender, message, now)
-            case Inspect():
-                return [Send(sender, self._requests.inspect(message, now))]
-            case AwaitChange():
-                return self._changes.wait(sender, message, now)
-            case InspectFleet():
-                return [Send(sender, self._fleet_requests.inspect(self.state, message, now))]
-            case Stop():
-                return self._requests.stop(sender, message, now)
-            case Export() | MakeRelease():
-                return self._requests.make(sender, message, now)
-            case Continue():
-                return self._requests.go_on(sender, message, now)
-            case Remove():
-                return self._requests.remove(sender, message, now)
-            case ReadJob():
-                return [Send(sender, self._requests.read(message))]
-            case _:
-                return self._of_mandates(sender, message, now)
-
-    def _of_mandates(self, sender: Address, message: Message, now: float) -> list[Effect]:
-        match message:
-            case ForgetDevice():
-                return self._fleet_requests.forget(self.state, sender, message, now)
-            case ReadKit():
-                return self._mandate_requests.read(sender, message, now)
-            case SignJob():
-                return self._mandate_requests.sign(sender, message, now)
-            case WithdrawJob():
-                return self._mandate_requests.withdraw(sender, message, now)
-            case InspectAudit():
-                return self._desk.tell(self.state, sender, message)
-            case _:
-                return self._of_releases(sender, message, now)
-
-    def _of_releases(self, sender: Address, message: Message, now: float) -> list[Effect]:
-        match message:
-            case Rollout():
-                return self._rollout_requests.rollout(sender, message)
-            case Steer():
-                return self._rollout_requests.steer(sender, message, now)
-            case InspectReleases():
-                return self._rollout_requests.inspect(sender, message)
-            case ReadCard():
-                return [Send(sender, self._rollout_requests.card(message))]
-            case _:
-                return []
-
     def _present(self, event: Present, now: float) -> list[Effect]:
-        """An edge server came or went."""
+        """An edge server connected or disconnected."""
         born, site = self.sites.present(event, now), event.node.name
-        effects: list[Effect] = [*self._outbox.hasten(now, event.node)]
+        effects: list[Effect] = [*self._outbox.resend_now(now, event.node)]
         if isinstance(event.state, Birth):
             effects += self._outbox.ask(("roster", site), event.node, RosterAsk(), now)
         else:
@@ -353,9 +322,9 @@ class Coordinator:
         self.sites.pull_failed(event.digest)
         self._tours.pull_failed(event.digest)
         self._rollout_requests.pull_failed(event.digest)
-        return [Say(f"a blob could not be fetched ({event.reason})", "warning")]
+        return [Log(f"a blob could not be fetched ({event.reason})", "warning")]
 
-    def _did(self, event: Did, now: float) -> list[Effect]:
+    def _did(self, event: WorkDone, now: float) -> list[Effect]:
         match event.outcome:
             case ModelExported() | ReleaseBuilt():
                 return self._requests.finish(event.outcome)
@@ -366,10 +335,10 @@ class Coordinator:
                 effects += self._queue.reconsider(now)
                 return [*effects, *self._rollouts.fleet_changed(now)]
             case _:
-                return self._queue.did(event, now)
+                return self._finished.done(event, now)
 
-    def _did_not(self, event: DidNot, now: float) -> list[Effect]:
+    def _did_not(self, event: WorkFailed, now: float) -> list[Effect]:
         if refused := self._requests.failed(event):
             return [refused]
         unread = self._rollout_requests.not_checked(event)
-        return unread if unread is not None else self._queue.did_not(event, now)
+        return unread if unread is not None else self._finished.failed(event, now)

@@ -1,8 +1,8 @@
-"""Rollouts: a release reaches the fleet stage by stage, and comes back by itself when it turns out worse.
+"""Rollouts: a release reaches the fleet stage by stage, and is rolled back automatically if it performs worse.
 
-A part of the coordinator's machine, without I/O. The coordinator holds no private key: when a rollout begins the
-operator signs both the order that brings the release and the one that undoes it. Which state follows which event
-stands in `rollout_table`.
+This is a part of the coordinator's machine, without I/O. The coordinator holds no private key: when a rollout begins,
+the operator signs both the order that brings the release and the one that rolls it back. Each change of a rollout is a
+row of `rollout_progress.ROLLOUT`.
 """
 
 from __future__ import annotations
@@ -10,28 +10,33 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from coordinator.machine.company import Verdict, Voices
+from coordinator.machine.quorum import Complaints, Verdict
 from coordinator.machine.rollout_progress import (
-    CHANGES,
-    FIRST,
+    FIRST_RETRY,
+    MAX_CHANGES,
+    MAX_NAMED,
+    ROLLOUT,
+    STATUS,
+    RolloutEvent,
     RolloutProgress,
-    believable,
-    illness,
+    complaints,
+    equal_when_recorded,
+    health_issue,
+    is_plausible,
     outdated,
-    same_for_the_record,
+    shipments,
+    sites_of,
+    view_of,
 )
-from coordinator.machine.rollout_table import ROLLOUT, STATUS
-from coordinator.machine.rollout_view import NAMED, complaints, view_of
-from coordinator.machine.routes import shipments, sites_of
 from coordinator.rollout_records import DeviceReported, DevicesJoined, DevicesSetAside, RolloutTurned
-from sojourn.about import About
-from sojourn.errors import Fault
-from sojourn.node.machine import Append, Say, soonest
+from sojourn.logs import About
+from sojourn.node.machine import Append, Log, earliest
 from sojourn.protocol.release import BAD, ENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from coordinator.machine.rollout_progress import RolloutStep
     from coordinator.machine.sites import Sites
     from coordinator.rollout_records import LineState, RolloutRecord
     from coordinator.state import CoordinatorState
@@ -41,209 +46,213 @@ if TYPE_CHECKING:
 
 
 class Rollouts:
-    """Leads every line's rollout."""
+    """Runs the rollouts of all lines."""
 
     def __init__(self, sites: Sites, durable: CoordinatorState, wall: float = 0.0) -> None:
-        """`wall` is what a clock on the wall shows, in seconds since 1970, when `now` is 0."""
+        """`wall` is the time in seconds since 1970 at which `now` is 0."""
         self._sites = sites
         self._wall = wall
         self.durable = durable
         self._progress: dict[str, RolloutProgress] = {}
-        self._heard: dict[tuple[str, str], ReleaseReport] = {}
-        """The newest word of each device, with figures that are not worth a record."""
+        self._received: dict[tuple[str, str], ReleaseReport] = {}
+        """Each device's newest report, with metrics that are not recorded."""
         self.revisions: Counter[str] = Counter()
-        """By line, how often something of its rollout or its devices has changed since the start."""
-        self._there: set[str] = set()
-        """The devices that were there when the fleet last changed."""
-        self._asked: dict[str, set[str]] = {}
-        """By line, the devices that came (back) since they last spoke: a card may have been replaced, a word lost."""
+        """By line, the number of changes of its rollout or its devices since the start."""
+        self._connected: set[str] = set()
+        """The devices that were connected when the fleet last changed."""
+        self._reconnected: dict[str, set[str]] = {}
+        """By line, the devices that reconnected since their last report: hardware may have changed, or a report been
+        lost."""
 
     def start(self, now: float) -> None:
-        """Take up the rollouts that were under way."""
+        """Resume the rollouts that were in progress."""
         for line in self.durable.lines.values():
-            self._take_stock(line, now)
+            self._reset(line, now)
 
     def begun(self, line: LineState, now: float) -> list[Effect]:
-        """A rollout was written down: its first stage."""
-        self._heard = {key: report for key, report in self._heard.items() if key[0] != line.line}
-        self._asked.pop(line.line, None)
-        self._take_stock(line, now)
+        """Start the first stage of a rollout that was just recorded."""
+        self._received = {key: report for key, report in self._received.items() if key[0] != line.line}
+        self._reconnected.pop(line.line, None)
+        self._reset(line, now)
         return self.consider(line, now)
 
     def wake_at(self) -> float | None:
-        """The next message, end of a soak or end of patience."""
+        """The time of the next message, end of a soak or timeout."""
         times: list[float | None] = []
         for name, line in self.durable.lines.items():
             times += [self._progress[name].ship_at, self._progress[name].wake_at(line)]
-        return soonest(*times)
+        return earliest(*times)
 
     def woke(self, now: float) -> list[Effect]:
-        """Time has passed."""
+        """Handle a timer."""
         return [effect for line in self.durable.lines.values() for effect in self.consider(line, now)]
 
     def fleet_changed(self, now: float, born: str | None = None) -> list[Effect]:
-        """Devices came or went, and those that owe an answer may be among them; a site may have been born (again).
+        """Devices or a site connected or disconnected.
 
-        What its devices said while it was away is lost: while a rollout is under way they are asked again.
+        Reports that a site's devices sent while it was offline are lost: during a rollout these devices are asked
+        again.
         """
-        if not self._progress:  # nobody is asked for anything
+        if not self._progress:  # no rollout is in progress
             return self.woke(now)
         there = self._reach()
-        came = there - self._there
+        came = there - self._connected
         again = self._sites.reach().get(born, ()) if born else ()
         for name, progress in self._progress.items():
-            asked = self._asked.setdefault(name, set())
+            asked = self._reconnected.setdefault(name, set())
             asked.update(came, () if self.durable.lines[name].over else again)
             progress.fleet_changed(now)
-        self._there = there
+        self._connected = there
         return self.woke(now)
 
     def reported(self, site: str, message: DeviceReport, now: float) -> list[Effect]:
-        """A device reports how far it is with an order, and how it serves.
+        """Handle a device's report about its order and its service.
 
-        That counts if the rollout reached the device, if the site that passes it on has the device, and if it can be.
+        The report counts if the rollout reached the device, the site that forwards it has the device, and it can be
+        true.
         """
         device, report = message.device, message.report
         line = self.durable.lines.get(report.line)
-        if line is None or device not in line.members or not self._speaks_for(site, device, line):
+        if line is None or device not in line.members or not self._has_device(site, device, line):
             return []
-        if not believable(line, report):
+        if not is_plausible(line, report):
             return []
         if report.state in ENDS:
-            self._asked.get(report.line, set()).discard(device)
+            self._reconnected.get(report.line, set()).discard(device)
         if outdated(line, report, self.newest(line, device)):
             return []
-        self._heard[report.line, device] = report
+        self._received[report.line, device] = report
         self.revisions[report.line] += 1
         effects = self._record(line, device, report, site)
         self._note(line, device)
         return [*effects, *self.consider(line, now)]
 
-    def _speaks_for(self, site: str, device: str, line: LineState) -> bool:
-        """Whether a site has a device: it is on its roster, or was when it was told through it."""
+    def _has_device(self, site: str, device: str, line: LineState) -> bool:
+        """Return whether a device is on a site's roster, or was when the site forwarded its order."""
         return self._sites.has(site, device) or self._progress[line.line].via.get(device) == site
 
     def _record(self, line: LineState, device: str, report: ReleaseReport, site: str) -> list[Effect]:
-        """Write down what a device reports, if that is worth it."""
+        """Record a device's report, if it contains something worth recording."""
         kept, written = line.reports.get(device), self._progress[line.line].written
-        if (kept is not None and same_for_the_record(kept, report, line)) or written[device] >= CHANGES:
+        if (kept is not None and equal_when_recorded(kept, report, line)) or written[device] >= MAX_CHANGES:
             return []
         written[device] += 1
         effects = self._write(DeviceReported(report.line, device, report, site))
         if report.state in BAD:
             text = f"release {report.line}: {device} {report.state}: {report.detail}"
-            effects.append(Say(text, "warning", About(device=device)))
-        if written[device] == CHANGES:
-            text = f"release {report.line}: {device} changed its report {CHANGES} times; no further one is kept"
-            effects.append(Say(text, "warning", About(device=device)))
+            effects.append(Log(text, "warning", About(device=device)))
+        if written[device] == MAX_CHANGES:
+            text = (
+                f"release {report.line}: {device} changed its report {MAX_CHANGES} times; no more changes are recorded"
+            )
+            effects.append(Log(text, "warning", About(device=device)))
         return effects
 
-    def knows(self, line: LineState, event: str) -> bool:
-        """Whether the event may happen to the rollout now."""
-        return ROLLOUT.knows(self._progress[line.line].step, event)
+    def knows(self, line: LineState, event: RolloutEvent) -> bool:
+        """Return whether the event is possible for the rollout now."""
+        return ROLLOUT.knows(self._step(line), event)
 
-    def changes(self, line: LineState, event: str) -> bool:
-        """Whether the event leads the rollout to another state."""
-        step = self._progress[line.line].step
-        return ROLLOUT.step(step, event) != step
+    def changes(self, line: LineState, event: RolloutEvent) -> bool:
+        """Return whether the event moves the rollout to another status."""
+        return ROLLOUT.step(self._step(line), event) != self._step(line)
 
-    def turn(self, line: LineState, event: str, detail: str, now: float) -> list[Effect]:
-        """Pause, resume, undo, end: the rollout goes another way."""
-        status = STATUS[ROLLOUT.step(self._progress[line.line].step, event)]
+    def turn(self, line: LineState, event: RolloutEvent, detail: str, now: float) -> list[Effect]:
+        """Pause, resume, roll back or end: change the rollout's direction."""
+        status = STATUS[ROLLOUT.step(self._step(line), event)]
         effects = self._write(RolloutTurned(line.line, status, detail, max(0.0, self._wall + now)), sync=True)
-        self._take_stock(line, now)
+        self._reset(line, now)
         text = f"release {line.line} {line.forward.read.version}: {status}{': ' if detail else ''}{detail}"
         bad = status in ("halted", "rolling-back")
-        return [*effects, Say(text, "warning" if bad else "info"), *self.consider(line, now)]
+        return [*effects, Log(text, "warning" if bad else "info"), *self.consider(line, now)]
 
-    def _advance(self, line: LineState, event: str) -> None:
-        """Take a step that changes nothing durable: a stage begins, soaks, or lacks answers again."""
-        progress = self._progress[line.line]
-        progress.step = ROLLOUT.step(progress.step, event)
-        if STATUS[progress.step] != line.status:
-            raise Fault(f"release {line.line} is {line.status} after {event!r}, at {progress.step}")
+    def _step(self, line: LineState) -> RolloutStep:
+        return self._progress[line.line].step(line)
 
     def view(self, line: LineState, since: int | None = None) -> LineView:
-        """The line as a person sees it; with its devices from one on, if that is said."""
+        """Return the line's view for operators, with its devices from one on if `since` is given."""
         newest = {device: self.newest(line, device) for device in {*line.members, *line.reports}}
         known = {device: report for device, report in newest.items() if report}
         return view_of(line, known, self._reach(), self._progress[line.line], since)
 
     def consider(self, line: LineState, now: float) -> list[Effect]:
-        """What follows from all that is known of a rollout now."""
+        """Return the effects that follow from the current state of a rollout."""
         progress, effects = self._progress[line.line], []
         match line.status:
             case "running":
                 effects = self._running(line, progress, now)
             case "rolling-back" if progress.answered(line, now):
-                effects = self.turn(line, "all back", line.detail, now)
+                effects = self.turn(line, RolloutEvent.ALL_BACK, line.detail, now)
             case "done" | "rolled-back" if progress.changed:
-                effects = self._welcome(line, progress, now)
+                effects = self._send_to_new_devices(line, progress, now)
         return [*effects, *self._ship(line, now)]
 
     def _running(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
         if line.stage == 0:
             return self._next_stage(line, now)
-        if progress.too_ill(line) and (effects := self._judged(line, progress, now)):
+        if progress.unhealthy(line) and (effects := self._act_on_complaints(line, progress, now)):
             return effects
         if not progress.answered(line, now):
-            if progress.step == "soaking":
-                self._advance(line, "answers lacking")
-            progress.well_since = None
+            if progress.healthy_since is not None:
+                progress.take(RolloutEvent.ANSWERS_MISSING, line, now)
             return []
         if len(progress.owing) == len(line.members):
-            return self._unanswered(line, progress, now)
-        if progress.step != "soaking":
-            self._advance(line, "stage answered")
-            progress.well_since = now
+            return self._ask_substitutes(line, progress, now)
+        if progress.healthy_since is None:
+            progress.take(RolloutEvent.STAGE_ANSWERED, line, now)
         return self._soaking(line, progress, now)
 
-    def _judged(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
-        """What follows from complaints: the fleet turns back, or others are asked; nothing where those are at it."""
-        patient = now < progress.patient_until(line)
-        verdict = self._verdict(line, progress, set() if patient else self._voiceless(line, progress))
+    def _act_on_complaints(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
+        """Act on complaints: roll back, or ask other devices; do nothing while those are still answering."""
+        patient = now < progress.timeout_at(line)
+        verdict = self._verdict(line, progress, set() if patient else self._without_vote(line, progress))
         if verdict.back:
-            event = "unwell, undo" if line.undo else "unwell, halt"
-            return self.turn(line, event, f"stage {line.stage}: {complaints(line.aside | progress.ill)}", now)
-        return self._ask(line, verdict.ask, f"not well: {complaints(progress.ill)}", now) if verdict.ask else []
+            event = RolloutEvent.UNHEALTHY_UNDO if line.undo else RolloutEvent.UNHEALTHY_HALT
+            return self.turn(
+                line, event, f"stage {line.stage}: {complaints(line.aside | progress.unhealthy_devices)}", now
+            )
+        return (
+            self._ask(line, verdict.ask, f"not well: {complaints(progress.unhealthy_devices)}", now)
+            if verdict.ask
+            else []
+        )
 
     def _verdict(self, line: LineState, progress: RolloutProgress, silent: set[str]) -> Verdict:
-        """What follows if these members have no voice."""
-        against = {device: line.through.get(device, "") for device in (*progress.ill, *line.aside)}
+        """Return the verdict if these members have no vote."""
+        against = {device: line.through.get(device, "") for device in (*progress.unhealthy_devices, *line.aside)}
         site_of = self._site_of(line, progress)
-        voices = Voices(against, line.members, silent - against.keys(), lambda: self._others(line), site_of)
-        return voices.verdict(line.rules.company)
+        weighted = Complaints(against, line.members, silent - against.keys(), lambda: self._others(line), site_of)
+        return weighted.verdict(line.rules.quorum)
 
-    def _voiceless(self, line: LineState, progress: RolloutProgress) -> set[str]:
-        """The members that have not answered, or are not here: one whose site is down cannot say that it is ill."""
-        asked = self._asked.get(line.line, set()) & line.members.keys()
+    def _without_vote(self, line: LineState, progress: RolloutProgress) -> set[str]:
+        """Return members that have not answered or are offline: a device whose site is down cannot report a problem."""
+        asked = self._reconnected.get(line.line, set()) & line.members.keys()
         return progress.owing | asked | (line.members.keys() - self._reach())
 
-    def _unanswered(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
-        """Nobody of the stage answered: ask as many others, through other sites if it may be; but only once."""
-        why = f"no device of stage {line.stage} answered within {line.rules.patience:g} s"
-        deaf, site_of = set(progress.via.values()), self._site_of(line, progress)
-        others = sorted(self._others(line), key=lambda device: site_of(device) in deaf)[: len(progress.owing)]
+    def _ask_substitutes(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
+        """No device of the stage answered: ask as many others, through other sites if possible, but only once."""
+        why = f"no device of stage {line.stage} answered within {line.rules.timeout:g} s"
+        silent_sites, site_of = set(progress.via.values()), self._site_of(line, progress)
+        others = sorted(self._others(line), key=lambda device: site_of(device) in silent_sites)[: len(progress.owing)]
         if progress.substituted or not others:
-            return self.turn(line, "nobody answered", why, now)
+            return self.turn(line, RolloutEvent.NO_ANSWER, why, now)
         progress.substituted = True
         return self._ask(line, others, why, now)
 
     def _ask(self, line: LineState, others: Iterable[str], why: str, now: float) -> list[Effect]:
-        """Bring the release to some devices before their turn, since more must be known of it."""
+        """Bring the release to some devices before their stage, since more reports are needed."""
         progress, some = self._progress[line.line], tuple(others)
-        self._advance(line, "others asked")
+        progress.take(RolloutEvent.OTHERS_ASKED, line, now)
         progress.others_asked(now)
         what = f"release {line.line} {line.forward.read.version}"
-        asked = Say(f"{what}: {why}; {len(some)} other devices are asked: {', '.join(some[:NAMED])}", "warning")
+        asked = Log(f"{what}: {why}; {len(some)} other devices are asked: {', '.join(some[:MAX_NAMED])}", "warning")
         return [asked, *self._join(line, line.stage, some)]
 
     def _others(self, line: LineState) -> list[str]:
-        """The devices that are here and were not told, in the order in which their turn would come."""
+        """Return the connected devices that have not got the order, in the order of their stages."""
         return line.ranked(self._reach() - line.members.keys())
 
     def _site_of(self, line: LineState, progress: RolloutProgress) -> Callable[[str], str | None]:
-        """Through which site a device was heard, was told, or would be."""
+        """Return the function that finds the site through which a device reported, got the order, or would get it."""
 
         def site_of(device: str) -> str | None:
             known = line.through.get(device) or progress.via.get(device)
@@ -252,30 +261,30 @@ class Rollouts:
         return site_of
 
     def _soaking(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
-        """The stage is well: when it was for long enough the next one begins, or all is done."""
-        if progress.well_since is not None and now < progress.well_since + line.rules.soak:
+        """The stage is healthy: after the soak time, begin the next one or end the rollout."""
+        if progress.healthy_since is not None and now < progress.healthy_since + line.rules.soak:
             return []
         effects: list[Effect] = []
-        if progress.too_ill(line):
-            verdict = self._verdict(line, progress, self._voiceless(line, progress))
-            progress.wanting = verdict.back or bool(verdict.ask)
-            if progress.wanting:
+        if progress.unhealthy(line):
+            verdict = self._verdict(line, progress, self._without_vote(line, progress))
+            progress.needs_others = verdict.back or bool(verdict.ask)
+            if progress.needs_others:
                 return []
             effects = self._set_aside(line, progress, now)
         if line.stage < len(line.stages):
             return [*effects, *self._next_stage(line, now)]
-        return [*effects, *self.turn(line, "all served", "", now)]
+        return [*effects, *self.turn(line, RolloutEvent.ALL_SERVED, "", now)]
 
     def _set_aside(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
-        """The devices that stayed alone with their complaints go back alone."""
-        alone = dict(progress.ill)
-        self._advance(line, "set aside")
+        """Roll back only the devices that remained alone with their complaints."""
+        alone = dict(progress.unhealthy_devices)
+        progress.take(RolloutEvent.SET_ASIDE, line, now)
         effects = self._write(DevicesSetAside(line.line, alone), sync=True)
         for device in alone:
             self._note(line, device)
-        progress.ship_at, progress.pause = now, FIRST
+        progress.ship_at, progress.pause = now, FIRST_RETRY
         what = f"release {line.line} {line.forward.read.version}"
-        return [*effects, Say(f"{what}: set aside, since all others are well: {complaints(alone)}", "warning")]
+        return [*effects, Log(f"{what}: set aside, since all others are healthy: {complaints(alone)}", "warning")]
 
     def _next_stage(self, line: LineState, now: float) -> list[Effect]:
         reach = self._reach()
@@ -284,10 +293,10 @@ class Rollouts:
             return []
         stage = line.stage + 1
         chosen = line.chosen(stage, reach)
-        self._advance(line, "next stage")
-        self._take_stock(line, now)
+        self._progress[line.line].take(RolloutEvent.NEXT_STAGE, line, now)
+        self._reset(line, now)
         what = f"release {line.line} {line.forward.read.version}"
-        begins = Say(f"{what}: stage {stage} of {len(line.stages)}, {len(chosen)} devices")
+        begins = Log(f"{what}: stage {stage} of {len(line.stages)}, {len(chosen)} devices")
         return [begins, *self._join(line, stage, chosen), *self.consider(line, now)]
 
     def _join(self, line: LineState, stage: int, devices: Iterable[str]) -> list[Effect]:
@@ -297,39 +306,39 @@ class Rollouts:
             self._note(line, device)
         return effects
 
-    def _welcome(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
-        """Devices that came after the rollout are to serve what the fleet does, if that is anything."""
+    def _send_to_new_devices(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
+        """Send devices that connected after the rollout the release that the fleet serves, if any."""
         progress.changed = False
-        newcomers = sorted(self._reach() - line.members.keys()) if line.cargo.refs else []
+        newcomers = sorted(self._reach() - line.members.keys()) if line.payload.refs else []
         if not newcomers:
             return []
-        progress.ship_at, progress.pause = now, FIRST
+        progress.ship_at, progress.pause = now, FIRST_RETRY
         return self._join(line, line.stage, newcomers)
 
     def _reach(self) -> set[str]:
         return {device for there in self._sites.reach().values() for device in there}
 
-    def _take_stock(self, line: LineState, now: float) -> None:
-        """The rollout goes a new way from here: its times begin anew, and every member is looked at."""
+    def _reset(self, line: LineState, now: float) -> None:
+        """The rollout changed direction: restart its timers and check every member."""
         if not self._progress:
-            self._there = self._reach()
-        self._progress[line.line] = RolloutProgress(line, now)
+            self._connected = self._reach()
+        self._progress[line.line] = RolloutProgress(now)
         for device in line.members:
             self._note(line, device)
 
     def _note(self, line: LineState, device: str) -> None:
-        """Keep in mind how one member is: fleets are large, and devices speak often."""
+        """Note the state of one member only, since fleets are large and devices report often."""
         if device in line.members:
             progress = self._progress[line.line]
-            progress.note_answer(device, ended=line.ended(device), aside=line.cargo_for(device) is not line.cargo)
-            progress.note_illness(device, illness(line, device, self.newest(line, device)))
+            progress.note_answer(device, ended=line.ended(device), aside=line.payload_for(device) is not line.payload)
+            progress.note_health_issue(device, health_issue(line, device, self.newest(line, device)))
 
     def _ship(self, line: LineState, now: float) -> list[Effect]:
-        """Send the order to the devices that owe an answer, now and again."""
+        """Send the order to the devices that owe an answer, now and repeatedly."""
         progress = self._progress[line.line]
         if progress.ship_at is None or now < progress.ship_at:
             return []
-        owing = progress.owing | progress.returning | (self._asked.get(line.line, set()) & line.members.keys())
+        owing = progress.owing | progress.returning | (self._reconnected.get(line.line, set()) & line.members.keys())
         if line.status in ("paused", "halted") or not owing:
             progress.ship_at = None
             return []
@@ -337,8 +346,8 @@ class Rollouts:
         return shipments(line, owing, self._sites.reach(), progress)
 
     def newest(self, line: LineState, device: str) -> ReleaseReport | None:
-        """What a device reported last."""
-        return self._heard.get((line.line, device)) or line.reports.get(device)
+        """Return a device's last report."""
+        return self._received.get((line.line, device)) or line.reports.get(device)
 
     def _write(self, record: RolloutRecord, *, sync: bool = False) -> list[Effect]:
         self.durable.apply(record)

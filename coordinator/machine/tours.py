@@ -1,4 +1,4 @@
-"""The tours of the round under way: asked for, heard of, on their way back. A restart finds all of it out again."""
+"""The tours of the current round: sent, followed, and received; all of it is recovered after a restart."""
 
 from __future__ import annotations
 
@@ -6,85 +6,116 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from coordinator.machine.job_summaries import departs
-from coordinator.machine.tour_messages import tour_message
-from coordinator.rounds.orders import Leg
+from coordinator.aggregators.contributions import weighting_of
+from coordinator.machine.job_log import log_tour_sent
+from coordinator.rounds.orders import Leg, task_of, waves_of
 from coordinator.rounds.results import REPORT_BYTES
-from sojourn.model.lengths import TOLD_BYTES
-from sojourn.node.alarm import Alarm
-from sojourn.node.fetches import Fetches
-from sojourn.node.machine import Pull, Say, Send
+from sojourn.errors import Fault
+from sojourn.model.vectors import MAX_REPORTED_BYTES
+from sojourn.node.machine import Log, Pull, Send
+from sojourn.node.pending import Fetches, TimerHeap
 from sojourn.protocol.limits import SHORTEST
-from sojourn.protocol.messages import TourAccepted, TourCancel, TourDiscarded
+from sojourn.protocol.messages import MOST_KEYS, Tour, TourAccepted, TourCancel, TourDiscarded, TourSigning
 from sojourn.protocol.topics import Address
+from sojourn.randomness import derive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
+    from coordinator.job_state import JobState
     from coordinator.records import TourPlan
-    from coordinator.state import CoordinatorState, JobState
+    from coordinator.state import CoordinatorState
     from sojourn.node.machine import Effect
-    from sojourn.node.outbox import Outbox
+    from sojourn.node.pending import Outbox
+    from sojourn.parts import TourBounds
     from sojourn.protocol.messages import Toured, TourProgress
-    from sojourn.protocol.wire import TourId, TourTold
+    from sojourn.protocol.wire import HopEnds, TourId
 
     KeysOf = Callable[[Iterable[str]], dict[str, bytes]]
 
+
+def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds, keys: Mapping[str, bytes] | None = None) -> Tour:
+    """Return the message that sends a planned tour to its site, with its devices' keys if they are few enough."""
+    if state.kit is None:
+        raise Fault(f"{state.name} has tours but was not compiled")
+    job, strategy = state.settings, state.strategy
+    vectors = {name: state.travelling_vector(held) for name, held in tour.start.items()}
+    seed = derive(job.seed, state.phase, state.round if state.phase == "train" else 0)
+    if state.phase == "estimate":
+        on_device = getattr(strategy.estimator, "where", "server") == "device"
+        if state.exemplars and on_device and strategy.estimator.exemplars:
+            vectors["exemplars"] = state.exemplars
+    elif job.gate.on and state.exemplars:
+        vectors["gate"] = state.exemplars
+    norms = state.norms if state.phase == "train" else ()
+    return Tour(
+        state.tour_id(tour), state.kit, vectors, tour.hops, tour.spares, task_of(state, tour), seed, job.tours.policy,
+        job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds,
+        _signing(state, keys or {}), state.size,
+    )  # fmt: skip
+
+
+def _signing(state: JobState, keys: Mapping[str, bytes]) -> TourSigning | None:
+    """Return the job's mandate and the keys of the devices' signatures; unset if there are none."""
+    reported = dict(sorted(keys.items())) if 0 < len(keys) <= MOST_KEYS else {}
+    return TourSigning(state.mandate, reported) if state.mandate or reported else None
+
+
 FLOAT32 = 4
-"""How many times as many bytes a model takes in float32 as in the smallest encoding, at most."""
+"""Maximum ratio of a model's size in float32 to its size in the smallest encoding."""
 
 
 class RoundTours:
-    """What a coordinator knows of tours and may forget: leases, progress, results that are being fetched."""
+    """The volatile state of tours: leases, progress, results that are being fetched."""
 
     def __init__(self, outbox: Outbox, keys: KeysOf = lambda _devices: {}) -> None:
-        """`keys` says with which keys some devices sign."""
+        """`keys` returns the keys with which devices sign."""
         self._keys = keys
         self.progress: dict[int, TourProgress] = {}
         self.moves = 0
-        """How often a tour was heard of that had got on since the last time."""
-        self.told: dict[int, TourTold] = {}
-        """What became of the hops of the present round's tours, also of those that are home."""
+        """How often a site reported progress of a tour."""
+        self.reported: dict[int, HopEnds] = {}
+        """The outcomes of the hops of the current round's tours, including completed tours."""
         self._outbox = outbox
         self._leases: dict[int, float] = {}
-        """When each tour's lease ends, unless its site has spoken since."""
+        """When each tour's lease ends, unless its site has sent something since."""
         self._lease_lengths: dict[int, float] = {}
-        """How many seconds each lease is long."""
+        """The length of each lease in seconds."""
         self._deadlines: dict[int, float] = {}
-        """When each tour must be home, however often its site speaks."""
-        self._alarm: Alarm[int] = Alarm()
-        self._coming: dict[int, tuple[str, Toured]] = {}
+        """When each tour must be complete, even if its site is alive."""
+        self._alarm: TimerHeap[int] = TimerHeap()
+        self._fetching: dict[int, tuple[str, Toured]] = {}
         """The results that are being fetched, and from which site."""
-        self._heard: dict[str, float] = {}
-        """When each site last spoke."""
+        self._received: dict[str, float] = {}
+        """When each site last sent something."""
         self._fetches: Fetches[int] = Fetches()
         self._numbered: tuple[TourPlan, ...] = ()
         self._plans: dict[int, TourPlan] = {}
         self._legs: Counter[int] = Counter()
 
     def plan(self, state: JobState, number: int) -> TourPlan | None:
-        """The tour of this number, if the present round has it."""
+        """Return the tour with this number, if the current round has it."""
         self._number_tours(state)
         return self._plans.get(number)
 
     def gathered(self, state: JobState) -> bool:
-        """Whether every tour of the present leg is home or given up; mostly their number alone tells that it is not."""
+        """Return whether every tour of the current leg is complete or given up; usually their count alone decides."""
         self._number_tours(state)
         out = sum(count for leg, count in self._legs.items() if leg <= state.leg)
         return len(state.arrived) + len(state.given_up) >= out and state.gathered
 
     def _number_tours(self, state: JobState) -> None:
-        """Number the tours of the job's round, whenever there are others."""
+        """Index the tours of the job's round, whenever they change."""
         if state.tours is not self._numbered:
             self._numbered = state.tours
-            self.told.clear()
+            self.reported.clear()
             self._plans = {tour.number: tour for tour in state.tours}
             self._legs = Counter(tour.leg for tour in state.tours)
 
     def ask(self, state: JobState, tour: TourPlan, now: float) -> list[Effect]:
-        """Ask a site to lead a tour; all the time that it may take begins now."""
+        """Ask a site to lead a tour; its deadline starts now."""
         self._deadlines.pop(tour.number, None)
-        self.told.pop(tour.number, None)
+        self.reported.pop(tour.number, None)
         return self._ask(state, tour, Leg(state, tour.leg), now)
 
     def _ask(self, state: JobState, tour: TourPlan, leg: Leg, now: float) -> list[Effect]:
@@ -92,10 +123,10 @@ class RoundTours:
         self._lease(tour.number, now, state.settings.tours.site_lease)
         message = tour_message(state, tour, leg.bounds(tour), self._keys({*tour.hops, *tour.spares}))
         ask = self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)
-        return [*departs(message.id, tour), *ask]
+        return [*log_tour_sent(message.id, tour), *ask]
 
     def ask_all(self, state: JobState, now: float) -> list[Effect]:
-        """Ask for every tour that is still out."""
+        """Request every tour that is still out."""
         out = [
             tour
             for tour in state.tours
@@ -107,28 +138,28 @@ class RoundTours:
         return [effect for tour in out for effect in self._ask(state, tour, leg, now)]
 
     def ask_again(self, state: JobState, site: str, now: float) -> list[Effect]:
-        """A site was born again and may have forgotten its tours, if it lost its store or its power."""
+        """Request a reborn site's tours again, since it may have lost them."""
         out = [tour for tour in state.tours if tour.site == site and tour.number in self._leases]
         asked = [tour for tour in out if not self._outbox.open(("tour", tour.number))]
         legs = {number: Leg(state, number) for number in {tour.leg for tour in asked}}
         return [effect for tour in asked for effect in self._ask(state, tour, legs[tour.leg], now)]
 
     def past_deadline(self, number: int, now: float) -> bool:
-        """Whether a tour has taken all the time that it may."""
+        """Return whether a tour has exceeded its deadline."""
         return self._deadlines.get(number, math.inf) <= now
 
     def progressed(self, state: JobState | None, sender: Address, message: TourProgress, now: float) -> list[Effect]:
-        """A site says how far a tour of the job whose turn it is has come."""
+        """Handle a site's progress report about a tour of the current job."""
         found = self._current(state, sender, message.tour)
         if found is None:
             return [Send(sender, TourCancel(message.tour))]
-        self.heard_of(*found, message, now)
+        self.on_progress(*found, message, now)
         return []
 
     def toured(
         self, durable: CoordinatorState, current: JobState | None, sender: Address, message: Toured
     ) -> list[Effect]:
-        """A site says that a tour has ended; `current` is the job whose turn it is."""
+        """Handle a site's report that a tour has ended; `current` is the current job."""
         found = self._current(current, sender, message.tour)
         if found is None:
             if _counted(durable, message.tour):
@@ -137,14 +168,14 @@ class RoundTours:
         state, tour = found
         if tour.number in state.arrived:
             return [Send(sender, TourAccepted(message.tour))]
-        if reason := _unfit(state, tour, message):
+        if reason := _mismatch(state, tour, message):
             about = message.tour.about(site=sender.name)
-            warning = Say(f"site {sender.name}, tour {message.tour}: {reason}", "warning", about)
+            warning = Log(f"site {sender.name}, tour {message.tour}: {reason}", "warning", about)
             return [Send(sender, TourDiscarded(message.tour, reason)), warning]
         return self.fetch(tour, message)
 
     def _current(self, state: JobState | None, sender: Address, tour_id: TourId) -> tuple[JobState, TourPlan] | None:
-        """The job and tour that are meant, if this is the attempt that counts."""
+        """Return the job and tour that are meant, if this is the attempt that counts."""
         if state is None or state.name != tour_id.job:
             return None
         tour = self.plan(state, tour_id.number)
@@ -153,47 +184,47 @@ class RoundTours:
         wanted = tour.leg <= state.leg and tour.number not in state.given_up
         return (state, tour) if wanted else None
 
-    def heard_of(self, state: JobState, tour: TourPlan, message: TourProgress, now: float) -> None:
-        """A site gave a sign of life from a tour."""
+    def on_progress(self, state: JobState, tour: TourPlan, message: TourProgress, now: float) -> None:
+        """Handle a sign of life from a site about a tour."""
         self._outbox.answered(("tour", tour.number))
         before = self.progress.get(tour.number)
         self.moves += before is None or (before.hop, before.step) != (message.hop, message.step)
         self.progress[tour.number] = message
-        if message.told:
-            self.told[tour.number] = message.told
+        if message.reported:
+            self.reported[tour.number] = message.reported
         self._renew(state, tour.number, now)
 
-    def heard_from(self, site: str, now: float) -> None:
-        """A site spoke: while its results are fetched, that is a sign of life too."""
-        self._heard[site] = now
+    def received_from(self, site: str, now: float) -> None:
+        """Record that a site sent something: while its results are fetched, that renews their leases."""
+        self._received[site] = now
 
     def fetch(self, tour: TourPlan, message: Toured) -> list[Effect]:
-        """A tour has ended: get its result, unless that is under way."""
+        """Fetch a tour's result, unless that is in progress."""
         self._outbox.answered(("tour", tour.number))
-        if tour.number in self._coming:
+        if tour.number in self._fetching:
             return []
-        self._coming[tour.number] = tour.site, message
+        self._fetching[tour.number] = tour.site, message
         needed = dict.fromkeys([*message.vectors.values(), message.reports])
         self._fetches.wait(tour.number, [ref.digest for ref in needed])
         return [Pull(ref, Address("edge", tour.site)) for ref in needed]
 
     def pulled(self, digest: bytes) -> list[Toured]:
-        """A blob is here; returns the results that are complete now."""
+        """Handle a fetched blob; returns the results that are complete now."""
         complete = []
         for number in self._fetches.arrived(digest):
-            complete.append(self._coming[number][1])
+            complete.append(self._fetching[number][1])
             self.forget(number)
         return complete
 
     def pull_failed(self, digest: bytes) -> None:
-        """A blob cannot be had; the site offers its result again until it is accepted, and then it is fetched again."""
+        """Drop a fetch that failed: the site offers its result until it is accepted, and then it is fetched again."""
         for number in self._fetches.waiting(digest):
-            self._fetch_no_more(number)
+            self._stop_fetch(number)
 
     def forget(self, number: int) -> None:
-        """Nothing more is expected of a tour."""
+        """Forget a tour that is over."""
         self._outbox.answered(("tour", number))
-        self._fetch_no_more(number)
+        self._stop_fetch(number)
         self._alarm.forget(number)
         self._leases.pop(number, None)
         self._lease_lengths.pop(number, None)
@@ -201,7 +232,7 @@ class RoundTours:
         self.progress.pop(number, None)
 
     def overdue(self, now: float) -> list[int]:
-        """The tours whose sites were silent for too long; each is returned once, until it is asked for again."""
+        """Return the tours whose sites were silent for too long; each is returned once, until it is requested again."""
         found = []
         for number in self._alarm.due(now):
             ends = self._leases[number] = self._ends(number)
@@ -212,12 +243,12 @@ class RoundTours:
         return sorted(found)
 
     def wake_at(self) -> float | None:
-        """When a lease may end next."""
+        """When the next lease may end."""
         return self._alarm.wake_at()
 
     def live(self) -> set[bytes]:
         """The blobs that are being fetched."""
-        return {ref.digest for _, it in self._coming.values() for ref in [*it.vectors.values(), it.reports]}
+        return {ref.digest for _, it in self._fetching.values() for ref in [*it.vectors.values(), it.reports]}
 
     def _renew(self, state: JobState, number: int, now: float) -> None:
         if number in self._leases:
@@ -230,34 +261,34 @@ class RoundTours:
         self._alarm.set(number, ends)
 
     def _ends(self, number: int) -> float:
-        """When a tour's lease ends: while its result is fetched, every word of its site renews it."""
-        ends, coming = self._leases[number], self._coming.get(number)
-        heard = self._heard.get(coming[0]) if coming else None
-        renewed = ends if heard is None else max(ends, heard + self._lease_lengths[number])
+        """Return when a tour's lease ends: while its result is fetched, every message from its site renews it."""
+        ends, coming = self._leases[number], self._fetching.get(number)
+        received = self._received.get(coming[0]) if coming else None
+        renewed = ends if received is None else max(ends, received + self._lease_lengths[number])
         return min(renewed, self._deadlines[number])
 
-    def _fetch_no_more(self, number: int) -> None:
+    def _stop_fetch(self, number: int) -> None:
         self._fetches.forget(number)
         if number in self._leases:
             self._leases[number] = self._ends(number)
-        self._coming.pop(number, None)
+        self._fetching.pop(number, None)
 
 
-def _unfit(state: JobState, tour: TourPlan, message: Toured) -> str | None:
-    """Why a result is not worth fetching: reports or vectors that cannot be of this tour."""
+def _mismatch(state: JobState, tour: TourPlan, message: Toured) -> str | None:
+    """Return why a result cannot belong to this tour, or None."""
     if message.reports.size > REPORT_BYTES:
         return f"the reports are {message.reports.size} bytes, more than {REPORT_BYTES}"
     most = FLOAT32 * state.travelling_vector(tour.start["model"]).size
     for name, ref in message.vectors.items():
         objective = state.strategy.objective
-        if name not in {"model", *objective.returns, *objective.tells}:
-            return f"nobody asked for the vector {name!r}"
-        if ref.size > (room := TOLD_BYTES if name in objective.tells else most):
-            return f"{name!r} is {ref.size} bytes, more than the {room} that it may take"
+        if name not in {"model", *objective.returns, *objective.reports}:
+            return f"the vector {name!r} was not requested"
+        if ref.size > (room := MAX_REPORTED_BYTES if name in objective.reports else most):
+            return f"{name!r} is {ref.size} bytes, more than the maximum of {room}"
     return None
 
 
 def _counted(durable: CoordinatorState, tour_id: TourId) -> bool:
-    """Whether the tour belongs to a round that was closed: its edge server did not hear that it was accepted."""
+    """Return whether the tour belongs to a closed round: its edge server did not get the acknowledgement."""
     state, number = durable.jobs.get(tour_id.job), tour_id.number
     return state is not None and number < state.next_tour and all(tour.number != number for tour in state.tours)

@@ -1,40 +1,36 @@
-"""The work that the coordinator's machine asks for, performed. Torch runs in a process of its own."""
+"""Perform the coordinator's work and report progress; torch runs in a separate process."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from coordinator.job_state import JobState
 from coordinator.jobs.model import exported_model
 from coordinator.machine.sites import ReadRoster, read_roster
-from coordinator.machine.steps import Steps
 from coordinator.records import JobCompiled
-from coordinator.releases.verifying import CheckCard, check_card
-from coordinator.rounds.census import Census
+from coordinator.releases.orders import CheckCard, check_card
 from coordinator.rounds.closing import PassLeg, close_round, pass_leg
+from coordinator.rounds.device_signatures import HopCheck
+from coordinator.rounds.estimation import DeviceTable
 from coordinator.rounds.evaluation import Evaluator, MeasureRound, measure_round
 from coordinator.rounds.finishing import FinishRound, RoundFinished, finish_round
-from coordinator.rounds.hop_check import HopCheck
-from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.planning import PlanRound, plan_round
-from coordinator.rounds.preparing import PrepareJob, prepare
+from coordinator.rounds.preparing import KitCache, PrepareJob, prepare
 from coordinator.rounds.results import CloseRound
-from coordinator.state import JobState
 from sojourn.errors import DiskFull, Fault, JobError, SojournError
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
 from sojourn.parts import name_of
+from sojourn.processes import Child, Parent, full_environment
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.release_messages import MakeRelease
 from sojourn.protocol.spec import Kit
@@ -43,20 +39,66 @@ from sojourn.store.blobs import FolderBlobs, disk_errors, ref_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
-    from coordinator.rounds.node_keys import NodeKeys
+    from coordinator.rounds.device_signatures import NodeKeys
     from coordinator.rounds.preparing import Compiled
-    from hierarchy.edge.exemplar_view import ExemplarViews
+    from sojourn.model.exemplar_view import ExemplarViews
     from sojourn.store.blobs import BlobStore
 
-PATIENCE = 900.0
-"""Seconds that a model may take to compile, or to be made a release of."""
-FINISH_PATIENCE = 48 * 3600.0
-"""Seconds that a finisher may take: one that trains without a GPU takes hours."""
+
+REPORT_INTERVAL = 1.0
+"""Seconds between two reports of the same step."""
+
+
+class Steps:
+    """Reports steps such as "checking the gradient (3 of 6), 12 s", with the time since the work began."""
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        """Call `notify` with each report, from this thread and another one, until the context is left."""
+        self._notify = notify
+        self._began = time.monotonic()
+        self._step = ""
+        self._lock = threading.Lock()
+        """Held during a report, so that no outdated step is reported after its successor."""
+        self._stopped = threading.Event()
+        self._ticker: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Stop reporting."""
+        self._stopped.set()
+        if self._ticker:
+            self._ticker.join()
+
+    def __call__(self, step: str) -> None:
+        """Report a new step."""
+        with self._lock:
+            self._step = step
+            self._report()
+        if self._ticker is None:
+            self._ticker = threading.Thread(target=self._tick, name="steps", daemon=True)
+            self._ticker.start()
+
+    def _tick(self) -> None:
+        while not self._stopped.wait(REPORT_INTERVAL):
+            with self._lock:
+                self._report()
+
+    def _report(self) -> None:
+        self._notify(f"{self._step}, {time.monotonic() - self._began:.0f} s")
+
+
+COMPILE_TIMEOUT = 900.0
+"""Maximum seconds to compile a model or make a release of it."""
+FINISH_TIMEOUT = 48 * 3600.0
+"""Maximum seconds of a finisher: one that trains without a GPU takes hours."""
 
 
 class ExportModel(msgspec.Struct, frozen=True, tag="export-model"):
-    """Make an ONNX file of the model that a job had after a round."""
+    """Export the model that a job had after a round as an ONNX file."""
 
     ticket: str
     operator: str
@@ -75,7 +117,7 @@ class ModelExported(msgspec.Struct, frozen=True, tag="model-exported"):
 
 
 class BuildRelease(msgspec.Struct, frozen=True, tag="build-release"):
-    """Make a release of the model that a job had after a round, as an operator asked for it."""
+    """Make a release of the model that a job had after a round, as an operator requested."""
 
     ticket: str
     operator: str
@@ -103,21 +145,19 @@ class _Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 TorchWork = PrepareJob | ExportModel | BuildRelease | FinishRound
-"""What needs torch or onnx."""
+"""Work that needs torch or onnx."""
 _Outcome = JobCompiled | ModelExported | ReleaseBuilt | RoundFinished
 _Frame = _Step | _Outcome | _Failure
-"""What the other process says."""
-_HEAD = 4
-"""The bytes before each that say how many it has."""
+"""The messages of the other process."""
+_FRAME_DECODER: msgspec.msgpack.Decoder[_Frame] = msgspec.msgpack.Decoder(_Frame)
 
 
 class CoordinatorWorker:
-    """Performs work here and now. `folder` is where blobs are files, so that another process can share them.
+    """Performs work in the calling thread.
 
-    With a cache of `kits`, those that were compiled before are taken from it; others are compiled `apart`, in another
-    process.
-    `make` makes the graphs that models are tested with; `views` are those of edge servers in the same process. `tell`
-    is told in words what long work is at. `keys` are those that devices sign with.
+    folder: where blobs are files that another process can share. kits: the cache of compiled kits; others are compiled
+    in another process if `apart`. make: makes the graphs that test models. notify: receives progress reports of long
+    work. views: views of exemplars shared with edge servers in this process. keys: the keys with which devices sign.
     """
 
     def __init__(
@@ -128,43 +168,49 @@ class CoordinatorWorker:
         kits: KitCache | None = None,
         apart: bool = True,
         make: Callable[[Kit, int], Graphs] = Graphs,
-        tell: Callable[[str], None] = lambda _text: None,
+        notify: Callable[[str], None] = lambda _text: None,
         views: ExemplarViews | None = None,
         keys: NodeKeys | None = None,
     ) -> None:
         self._blobs = blobs
         self._folder = folder
-        self._kits, self._apart = kits, apart
-        self._evaluator, self._census = Evaluator(blobs, make, views), Census()
-        self._tell = tell
+        self._kits, self._in_subprocess = kits, apart
+        self._evaluator, self._devices = Evaluator(blobs, make, views), DeviceTable()
+        self._notify = notify
         self._keys, self._hops = keys, HopCheck(keys)
 
-    def __call__(self, work: Any, tell: Callable[[str], None] | None = None) -> Any:
-        """Do one piece of work; a disk that is full is a DiskFull, whatever was being written."""
-        with Steps(tell or self._tell) as steps:
+    def __call__(self, work: Any, notify: Callable[[str], None] | None = None) -> Any:
+        """Perform one piece of work; raises DiskFull if the disk is full, whatever was being written."""
+        with Steps(notify or self._notify) as steps:
             return self.perform(work, steps)
 
-    def perform(self, work: Any, say: Callable[[str], None]) -> Any:
-        """Do one piece of work; `say` is told each of its steps as it begins."""
+    def perform(self, work: Any, notify: Callable[[str], None]) -> Any:
+        """Perform one piece of work; `notify` is called with each step as it begins."""
         with disk_errors(f"working ({type(work).__name__})"):
             if self._folder and isinstance(work, TorchWork):
-                return _elsewhere(work, self._folder, say)
-            return self._do(work, say)
+                return _in_subprocess(work, self._folder, notify)
+            return self._do(work, notify)
 
-    def _do(self, work: Any, say: Callable[[str], None]) -> Any:  # noqa: C901  # one short case for each kind of work
+    def _do(self, work: Any, notify: Callable[[str], None]) -> Any:  # noqa: C901  # one short case for each kind of work
         match work:
             case PrepareJob():
-                # Where torch is not loaded yet, this process stays without its 280 MB.
-                spared = self._kits and self._apart and "torch" not in sys.modules
-                return prepare(work, self._blobs, self._kits, (lambda: _apart(work, say)) if spared else None, say)
+                # If torch is not loaded yet, compiling elsewhere saves this process 280 MB.
+                separate = self._kits and self._in_subprocess and "torch" not in sys.modules
+                return prepare(
+                    work,
+                    self._blobs,
+                    self._kits,
+                    (lambda: _compile_in_subprocess(work, notify)) if separate else None,
+                    notify,
+                )
             case PlanRound():
-                return plan_round(work, self._blobs, self._census)
+                return plan_round(work, self._blobs, self._devices)
             case PassLeg():
                 return pass_leg(work, self._blobs, self._evaluator, self._hops)
             case CloseRound():
-                return close_round(work, self._blobs, self._evaluator, self._hops, partial(self._finish, say=say))
+                return close_round(work, self._blobs, self._evaluator, self._hops, partial(self._finish, notify=notify))
             case FinishRound():
-                return finish_round(work, self._blobs, say)
+                return finish_round(work, self._blobs, notify)
             case MeasureRound():
                 return measure_round(work, self._evaluator)
             case ExportModel():
@@ -176,27 +222,27 @@ class CoordinatorWorker:
             case CheckCard():
                 return check_card(work, self._blobs)
             case _:
-                raise Fault(f"nobody knows how to do {type(work).__name__}")
+                raise Fault(f"unknown kind of work: {type(work).__name__}")
 
-    def _finish(self, work: FinishRound, say: Callable[[str], None]) -> RoundFinished:
-        """A finisher's work: in a process of its own where it asks for one and blobs are files."""
-        say(f"finishing the round: {name_of(work.state.strategy.finisher)}")
+    def _finish(self, work: FinishRound, notify: Callable[[str], None]) -> RoundFinished:
+        """Run a finisher, in a separate process if it requires one and blobs are files."""
+        notify(f"finishing the round: {name_of(work.state.strategy.finisher)}")
         if not self._folder or not work.state.strategy.finisher.apart:
-            return finish_round(work, self._blobs, say)
-        done = _elsewhere(work, self._folder, say, FINISH_PATIENCE)
-        assert isinstance(done, RoundFinished)  # noqa: S101  # that is what was asked for
+            return finish_round(work, self._blobs, notify)
+        done = _in_subprocess(work, self._folder, notify, FINISH_TIMEOUT)
+        assert isinstance(done, RoundFinished)  # noqa: S101  # the only outcome of this work
         return done
 
     def _export(self, work: ExportModel) -> ModelExported:
         kit = self._evaluator.kit(work.state)
         vector = vectors.load(self._blobs, work.state.models[work.round], kit.model)
         data, accuracy = exported_model(kit, vector), work.state.accuracy(work.round)
-        if work.state.unmeasured and work.round == len(work.state.history):  # its figures are on their way
+        if work.state.evaluation_pending and work.round == len(work.state.history):  # its metrics are not ready yet
             accuracy = self._evaluator.evaluate(work.state, vector).accuracy
         return ModelExported(work.ticket, work.operator, self._keep(data), accuracy, work.round)
 
     def _release(self, work: BuildRelease) -> ReleaseBuilt:
-        from coordinator.releases.making import from_job  # noqa: PLC0415  # torch and onnx only where they are needed
+        from coordinator.releases.making import from_job  # noqa: PLC0415  # load torch and onnx only when needed
 
         kit = self._evaluator.kit(work.state)
         vector = vectors.load(self._blobs, work.state.models[work.round], kit.model)
@@ -210,64 +256,39 @@ class CoordinatorWorker:
         return ref
 
 
-def _elsewhere(work: TorchWork, folder: Path, say: Callable[[str], None], patience: float | None = None) -> _Outcome:
-    """Do work with torch in another process: its memory goes back, and a user's model cannot take the service down.
+def _in_subprocess(
+    work: TorchWork, folder: Path, notify: Callable[[str], None], timeout: float | None = None
+) -> _Outcome:
+    """Do work with torch in another process, which frees its memory and keeps a faulty model from crashing the service.
 
-    A model of one's own is found in this folder, too, after everything else: no file in it takes another's place.
+    That process also searches this folder for a custom model, after everything else, so that no file shadows a module.
     """
-    patience = PATIENCE if patience is None else patience
-    folders = [path or str(Path.cwd()) for path in (*sys.path, "")]
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "coordinator.machine.work", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))},
+    timeout = COMPILE_TIMEOUT if timeout is None else timeout
+    outcome = None
+    with Child(
+        "coordinator.machine.work", _FRAME_DECODER, str(folder), env=full_environment(""), timeout=timeout
     ) as child:
-        assert child.stdin is not None  # noqa: S101
-        assert child.stdout is not None  # noqa: S101
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()  # before the child ends: whoever hears that it has ended asks why
-            child.kill()
-
-        ended = threading.Timer(patience, end)
-        ended.daemon = True
-        ended.start()
-        try:
-            with suppress(BrokenPipeError), child.stdin as given:
-                given.write(msgspec.msgpack.encode(work))
-            outcome = _heard(child.stdout, say)
-            child.wait()
-        except BaseException:  # nobody waits for it any more
-            child.kill()
-            raise
-        finally:
-            ended.cancel()
-    if late.is_set() and outcome is None:
-        raise JobError(f"the work on the model may take {patience / 60:g} minutes, and took longer")
-    if child.returncode or outcome is None:
-        raise JobError(f"the work on the model ended with exit code {child.returncode}: see the coordinator's log")
+        child.send(work)
+        for frame in child.frames():
+            if isinstance(frame, _Step):
+                notify(frame.text)
+            else:
+                outcome = frame
+        status = child.reap()
+    if child.timed_out and outcome is None:
+        raise JobError(f"the work on the model exceeded its time limit of {timeout / 60:g} minutes")
+    if status or outcome is None:
+        raise JobError(f"the work on the model {child.ending()}: see the coordinator's log")
     if isinstance(outcome, _Failure):
         raise DiskFull(outcome.error) if outcome.disk_full else JobError(outcome.error)
     return outcome
 
 
-def _heard(answers: IO[bytes], say: Callable[[str], None]) -> _Outcome | _Failure | None:
-    """The outcome that comes at the end, with each step told on the way; None if nothing came."""
-    while len(head := answers.read(_HEAD)) == _HEAD:
-        frame: _Frame = msgspec.msgpack.decode(answers.read(int.from_bytes(head)), type=_Frame)
-        if not isinstance(frame, _Step):
-            return frame
-        say(frame.text)
-    return None
-
-
-def _apart(work: PrepareJob, say: Callable[[str], None]) -> Compiled:
-    """Have a job compiled in another process."""
+def _compile_in_subprocess(work: PrepareJob, notify: Callable[[str], None]) -> Compiled:
+    """Compile a job in another process."""
     with tempfile.TemporaryDirectory(prefix="sojourn-kit-") as folder:
-        made = _elsewhere(msgspec.structs.replace(work, start=None), Path(folder), say)  # its own is found here
-        assert isinstance(made, JobCompiled)  # noqa: S101  # that is what was asked for
+        made = _in_subprocess(msgspec.structs.replace(work, start=None), Path(folder), notify)  # start is applied here
+        assert isinstance(made, JobCompiled)  # noqa: S101  # the only outcome of this work
         assert made.initial is not None  # noqa: S101
         blobs = FolderBlobs(Path(folder))
         kit = unpack_blob(blobs.read(made.kit.digest), Kit)
@@ -275,32 +296,16 @@ def _apart(work: PrepareJob, say: Callable[[str], None]) -> Compiled:
 
 
 def main(folder: str) -> None:
-    """The other process: work comes in, its steps and then its outcome or an error go out."""
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    # What libraries print must not mix with the answer.
-    answer = os.dup(1)
-    os.dup2(2, 1)
-    work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=TorchWork)
-    with os.fdopen(answer, "wb") as out:
-
-        def send(frame: _Frame) -> None:
-            data = msgspec.msgpack.encode(frame)
-            out.write(len(data).to_bytes(_HEAD) + data)
-            out.flush()
-
-        worker = CoordinatorWorker(FolderBlobs(Path(folder)), kits=KitCache(), apart=False)
-        try:
-            outcome = worker.perform(work, lambda step: send(_Step(step)))
-        except SojournError as error:
-            outcome = _Failure(str(error), isinstance(error, DiskFull))
-        send(outcome)
-
-
-def _end_with_parent(parent: int) -> None:
-    """Nobody waits for the answer of a coordinator that is gone."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
+    """The other process: receives work, and sends its steps and then its outcome or an error."""
+    coordinator = Parent(msgspec.msgpack.Decoder(TorchWork))
+    work = next(coordinator.frames)
+    coordinator.exit_with_parent()
+    worker = CoordinatorWorker(FolderBlobs(Path(folder)), kits=KitCache(), apart=False)
+    try:
+        outcome = worker.perform(work, lambda step: coordinator.send(_Step(step)))
+    except SojournError as error:
+        outcome = _Failure(str(error), isinstance(error, DiskFull))
+    coordinator.send(outcome)
 
 
 if __name__ == "__main__":

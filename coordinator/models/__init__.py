@@ -1,4 +1,4 @@
-"""Models by name: the ones that come with Sojourn, and a user's own."""
+"""Models by name: built-in models and custom ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["build"]
 
 
 def __getattr__(name: str) -> Any:
-    """Torch takes seconds: it is loaded where a model is built, and not where a data set is read."""
+    """Load torch only to build a model, not to read a data set: the import takes seconds."""
     if name not in __all__:
         raise AttributeError(name)
     from coordinator.models import building  # noqa: PLC0415

@@ -1,8 +1,8 @@
-"""`import coordinator.models.torchvision_fix`, before torchvision or timm: both can then be imported next to any torch.
+"""Import this module before torchvision or timm, so that both can be imported next to any torch.
 
-For a program of your own. Where Sojourn imports the module with your model or loss, it has done this before.
+It is for custom programs. When Sojourn imports the module of a custom model or loss, it has already done this.
 """
 
-from coordinator.models.torchvision_import import make_torchvision_importable
+from coordinator.models.torchvision_models import make_torchvision_importable
 
 make_torchvision_importable()

@@ -1,14 +1,15 @@
-"""torchvision's classifiers by name, `torchvision:resnet18`: with as many outputs as the job has classes."""
+"""torchvision next to any torch, and its classifiers by name: `torchvision:resnet18`."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.models.nearest import nearest
-from coordinator.models.torchvision_import import make_torchvision_importable
 from sojourn.errors import ModelError
+from sojourn.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,22 +18,70 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.spec import InputSpec
 
+
+# Importing torchvision next to any torch.
+#
+# PyPI's torchvision for x86 Linux is built for a torch with CUDA. Next to a torch without it, its compiled operators
+# cannot be loaded. torchvision tolerates that until it registers two of them with torch: `import torchvision` then
+# fails with "operator torchvision::nms does not exist". Data sets and models use neither, so declaring both is enough.
+
+_DECLARED = ("nms", "qnms")
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+
+
+def make_torchvision_importable() -> None:
+    """Make `import torchvision` work in this process, if it is installed."""
+    spec = find_spec("torchvision")
+    if spec is not None and spec.origin and not _compiled(Path(spec.origin).parent):
+        _declared()
+
+
+def torchvision_datasets() -> Any:
+    """Return the module torchvision.datasets."""
+    make_torchvision_importable()
+    return import_module("torchvision.datasets")
+
+
+@cache
+def _compiled(package: Path) -> bool:
+    """Whether torchvision's compiled operators fit this torch; loading them again later is harmless."""
+    import torch  # noqa: PLC0415  # takes seconds: only if torchvision is used
+
+    for library in package.glob("_C.*"):
+        try:
+            torch.ops.load_library(library)
+        except (ImportError, OSError):
+            continue
+        return True
+    return False
+
+
+@cache  # also keeps the library object, on which the declarations depend
+def _declared() -> Any:
+    import torch  # noqa: PLC0415  # see above
+
+    declarations = torch.library.Library("torchvision", "FRAGMENT")
+    for name in _DECLARED:
+        declarations.define(name + _SCHEMA)
+    return declarations
+
+
 PREFIX = "torchvision:"
 COLOURS = 3
-GIVEN = {
-    "weights": "weights are not downloaded: name a file of them in model.start",
-    "weights_backbone": "weights are not downloaded: name a file of them in model.start",
-    "num_classes": "it is the number of the job's classes",
+RESERVED_OPTIONS = {
+    "weights": "weights are not downloaded: set their file in model.start",
+    "weights_backbone": "weights are not downloaded: set their file in model.start",
+    "num_classes": "it is the job's number of classes",
     "progress": "nothing is downloaded",
     "image_size": "it is that of data.input",
 }
-"""Options of torchvision's that a job cannot set, and why."""
+"""torchvision's options that a job cannot set, with the reason."""
 
 
 def torchvision_maker(name: str, input: InputSpec, classes: int) -> Callable[..., nn.Module]:  # noqa: A002
-    """What makes the model that torchvision calls `name`, with random weights, for images of the job's size.
+    """Return a function that makes torchvision's model `name` with random weights, for images of the job's size.
 
-    A grey image is given to it three times, as one in colour: so weights that were trained on photographs fit.
+    A grey image is repeated for three channels, so that weights that were trained on photographs fit.
     """
     builder = _builder(name)
     channels, height, width = _image(name, input)
@@ -43,9 +92,9 @@ def torchvision_maker(name: str, input: InputSpec, classes: int) -> Callable[...
         fitted["image_size"] = height
 
     def make(**options: Any) -> nn.Module:
-        for key, why in GIVEN.items():
+        for key, reason in RESERVED_OPTIONS.items():
             if key in options:
-                raise ModelError(f"{PREFIX}{name} takes no option {key!r} here: {why}")
+                raise ModelError(f"{PREFIX}{name} takes no option {key!r} here: {reason}")
         model = builder(**fitted, **options)
         if channels != COLOURS:
             model.register_forward_pre_hook(_in_three_channels)
@@ -58,7 +107,7 @@ def _image(name: str, input: InputSpec) -> tuple[int, int, int]:  # noqa: A002
     if len(input.shape) != COLOURS or input.shape[0] not in (1, COLOURS) or input.dtype != "float32":
         raise ModelError(
             f"{PREFIX}{name} takes images with 1 or 3 channels, and a sample here is {input.dtype} of shape "
-            f"{list(input.shape)}: set data.input, such as [3, 64, 64], or take another model"
+            f"{list(input.shape)}: set data.input, such as [3, 64, 64], or choose another model"
         )
     channels, height, width = input.shape
     return channels, height, width
@@ -73,12 +122,12 @@ def _builder(name: str) -> Callable[..., nn.Module]:
     if find_spec("torchvision") is None:
         raise ModelError(
             f"{PREFIX}{name} needs torchvision, which is not installed on this machine: "
-            "pip install torchvision, beside the torch that is there"
+            "pip install torchvision, next to the installed torch"
         )
     make_torchvision_importable()
     models = import_module("torchvision.models")
     known: list[str] = models.list_models(module=models)
     if name not in known:
-        raise ModelError(f"torchvision has no classifier {name!r}{nearest(name, known)}")
+        raise ModelError(f"torchvision has no classifier {name!r}; {nearest(name, known)}")
     builder: Callable[..., nn.Module] = models.get_model_builder(name)
     return builder

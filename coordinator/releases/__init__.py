@@ -1,1 +1,1 @@
-"""Making a release: of a job or of an ONNX file, checked, measured, described, signed."""
+"""Release creation from a job or an ONNX file: checked, measured, described and signed."""

@@ -1,4 +1,4 @@
-"""Takes in an ONNX file that was made elsewhere: a classifier or a regressor with one input and one output."""
+"""Import an ONNX file from another tool: a classifier or a regressor with one input and one output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnx.inliner import inline_local_functions
 
 from coordinator.releases.file import LARGEST_GRAPH
 from sojourn.errors import ModelError
-from sojourn.model.predictor import Predictor
+from sojourn.model.predictions import Predictor
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import generator
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OLDEST_RUNTIME_IR = 10
-"""The newest ONNX IR that the oldest onnxruntime in the field (1.20, with sojourn 0.2) reads."""
+"""The newest ONNX IR version that the oldest supported onnxruntime (1.20, with sojourn 0.2) reads."""
 ROW_TOLERANCE = 1e-3
-"""Of the largest answer: another batch size may sum in another order; what mixes rows is off by far more."""
+"""The tolerance relative to the largest output: another batch size may change the order of sums; mixed rows differ
+more.
+"""
 ROWS = 8
 Dtype = Literal["float32", "int64"]
 Answers = Literal["logits", "outputs"]
@@ -35,9 +37,9 @@ _DTYPES: dict[int, Dtype] = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto
 
 @dataclass(frozen=True)
 class Adopted:
-    """A graph that takes `x` and gives `logits`, or `outputs`, for any number of rows.
+    """A graph with the input `x` and the output `logits` or `outputs`, for any number of rows.
 
-    classes: how many numbers it gives for each: scores of classes, or values.
+    classes: the number of outputs for each row: scores of classes, or values.
     """
 
     graph: bytes
@@ -46,19 +48,19 @@ class Adopted:
 
 
 def adopt(data: bytes, where: str, answers: Answers = "logits") -> Adopted:
-    """Check a graph, and give its input and output our names; ModelError says what is wrong with it.
+    """Check a graph and rename its input and output; ModelError states what is wrong with it.
 
-    answers: what it gives: `logits` of classes, or `outputs` in their own units.
+    answers: the output: `logits` of classes, or `outputs` in their original units.
     """
     if len(data) > LARGEST_GRAPH:
-        raise ModelError(f"{where} has {len(data):,} bytes: a release's graph may have {LARGEST_GRAPH:,}")
+        raise ModelError(f"{where} has {len(data):,} bytes: the maximum for a release's graph is {LARGEST_GRAPH:,}")
     model = _read(data, where)
     given = _only_input(model.graph, where)
     shape, batch = _shape(given, where)
     dtype = _DTYPES.get(given.type.tensor_type.elem_type)
     if dtype is None:
         name = onnx.TensorProto.DataType.Name(given.type.tensor_type.elem_type).lower()
-        raise ModelError(f"{where}: its input {given.name!r} is of {name}; float32 or int64 is needed")
+        raise ModelError(f"{where}: its input {given.name!r} has the type {name}; float32 or int64 is needed")
     spec = InputSpec(shape, dtype)
     out = _only_output(model.graph, where)
     model.graph.ClearField("input")
@@ -69,14 +71,14 @@ def adopt(data: bytes, where: str, answers: Answers = "logits") -> Adopted:
     _open_batch(model.graph, batch)
     check(model, where)
     graph = model.SerializeToString()
-    classes = _tried(graph, spec, batch, where, answers)
+    classes = _run_rows(graph, spec, batch, where, answers)
     if batch == 1:
         _compare(fixed, graph, spec, where, answers)
     return Adopted(graph, spec, classes)
 
 
-def made_up(spec: InputSpec, rows: int, seed: int = 0) -> NDArray[np.generic]:
-    """Rows for a graph of which nobody gave samples: whole numbers are 0 and 1, which every vocabulary has."""
+def generated_rows(spec: InputSpec, rows: int, seed: int = 0) -> NDArray[np.generic]:
+    """Generate rows for a graph without samples; integers are 0 and 1, which every vocabulary has."""
     draw, shape = generator(seed, "release rows"), (rows, *spec.shape)
     if spec.dtype == "int64":
         return draw.integers(0, 2, shape, dtype=np.int64)
@@ -91,13 +93,13 @@ def _read(data: bytes, where: str) -> onnx.ModelProto:
     if not model.graph.node:
         raise ModelError(f"{where} is not an ONNX file, or its graph is empty")
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(model)):
-        advice = "save it with its data inside (torch: external_data=False)"
+        advice = "save it with its weights inside (torch: external_data=False)"
         raise ModelError(f"{where} keeps weights in other files: {advice}")
     return inline_local_functions(model) if model.functions else model
 
 
 def check(model: onnx.ModelProto, where: str) -> None:
-    """Have onnx check a graph, written as every device's onnxruntime can read it; ModelError says what is wrong."""
+    """Check a graph with onnx, in an IR version that each device's onnxruntime reads; ModelError states the problem."""
     model.ir_version = min(model.ir_version, OLDEST_RUNTIME_IR)
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -106,11 +108,11 @@ def check(model: onnx.ModelProto, where: str) -> None:
 
 
 def _only_input(graph: onnx.GraphProto, where: str) -> onnx.ValueInfoProto:
-    """The one input; what has a value of its own is none, though old files list it among them."""
+    """Return the only input; old files also list initialisers as inputs, which do not count."""
     fixed = {tensor.name for tensor in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     given: list[onnx.ValueInfoProto] = [value for value in graph.input if value.name not in fixed]
     if len(given) != 1:
-        raise ModelError(f"{where} has {len(given)} inputs ({_names(given)}): a release takes one")
+        raise ModelError(f"{where} has {len(given)} inputs ({_names(given)}): a release must have one")
     if not given[0].type.HasField("tensor_type"):
         raise ModelError(f"{where}: its input {given[0].name!r} is not a tensor")
     return given[0]
@@ -119,7 +121,7 @@ def _only_input(graph: onnx.GraphProto, where: str) -> onnx.ValueInfoProto:
 def _only_output(graph: onnx.GraphProto, where: str) -> onnx.ValueInfoProto:
     if len(graph.output) != 1:
         raise ModelError(
-            f"{where} has {len(graph.output)} outputs ({_names(graph.output)}): a release gives one, "
+            f"{where} has {len(graph.output)} outputs ({_names(graph.output)}): a release must have one, "
             "a row of scores by class"
         )
     out: onnx.ValueInfoProto = graph.output[0]
@@ -129,18 +131,18 @@ def _only_output(graph: onnx.GraphProto, where: str) -> onnx.ValueInfoProto:
 
 
 def _shape(given: onnx.ValueInfoProto, where: str) -> tuple[tuple[int, ...], int | None]:
-    """The shape of a row, and the number of rows if that is fixed."""
+    """Return the shape of a row, and the number of rows if it is fixed."""
     if not given.type.tensor_type.HasField("shape") or not given.type.tensor_type.shape.dim:
-        raise ModelError(f"{where}: its input {given.name!r} does not say its shape")
+        raise ModelError(f"{where}: its input {given.name!r} has no shape")
     first, *others = given.type.tensor_type.shape.dim
     if any(not axis.HasField("dim_value") or axis.dim_value < 1 for axis in others):
-        raise ModelError(f"{where}: its input {given.name!r} leaves more open than the number of rows")
+        raise ModelError(f"{where}: its input {given.name!r} has more open sizes than the number of rows")
     batch = first.dim_value if first.HasField("dim_value") else None
     return tuple(int(axis.dim_value) for axis in others), batch
 
 
 def _open_batch(graph: onnx.GraphProto, batch: int | None) -> None:
-    """Leave the number of rows open; what was inferred for a fixed number is inferred anew."""
+    """Leave the number of rows open; shapes that were inferred for a fixed number are inferred again."""
     if batch == 1:
         _open_reshapes(graph)
     del graph.value_info[:]
@@ -150,31 +152,31 @@ def _open_batch(graph: onnx.GraphProto, batch: int | None) -> None:
 
 
 def _open_reshapes(graph: onnx.GraphProto) -> None:
-    """A flattening that was written down for one row, as exporters do, is one for any number."""
+    """Make a flattening that was exported for one row work for any number of rows."""
     shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for number, node in enumerate(graph.node):
         shape = shapes.get(node.input[1]) if node.op_type == "Reshape" else None
         if shape is not None and len(shape) > 1 and shape[0] == 1:
-            opened = np.array([0 if -1 in shape else -1, *shape[1:]], np.int64)  # 0: as many as there are
+            opened = np.array([0 if -1 in shape else -1, *shape[1:]], np.int64)  # 0: keeps the number of rows
             node.input[1] = f"{node.input[1]}/open/{number}"
             graph.initializer.append(numpy_helper.from_array(opened, node.input[1]))
 
 
 def _compare(fixed: bytes, opened: bytes, spec: InputSpec, where: str, answers: Answers) -> None:
-    """The graph must answer for one row as it did before its batch was opened."""
-    row = made_up(spec, 1)
+    """Check that the graph gives the same output for one row as before its batch was opened."""
+    row = generated_rows(spec, 1)
     before, after = (Predictor(each, gives=(answers,)).logits(row) for each in (fixed, opened))
     if before.shape != after.shape or not np.allclose(before, after, rtol=0, atol=ROW_TOLERANCE * np.abs(before).max()):
-        raise ModelError(f"{where}: its batch is fixed at 1, and with an open one it answers otherwise")
+        raise ModelError(f"{where}: its batch is fixed at 1, and with an open batch its output differs")
 
 
-def _tried(graph: bytes, spec: InputSpec, batch: int | None, where: str, answers: Answers) -> int:
-    """Run a few rows together and one by one; returns how many classes or values there are."""
+def _run_rows(graph: bytes, spec: InputSpec, batch: int | None, where: str, answers: Answers) -> int:
+    """Run a few rows together and separately; return the number of classes or values."""
     try:
         predictor = Predictor(graph, gives=(answers,))
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from error
-    x = made_up(spec, ROWS)
+    x = generated_rows(spec, ROWS)
     try:
         together, again = predictor.logits(x), predictor.logits(x)
         alone = [predictor.logits(x[at : at + 1]) for at in range(ROWS)]
@@ -182,24 +184,25 @@ def _tried(graph: bytes, spec: InputSpec, batch: int | None, where: str, answers
         fixed = f"its batch is fixed at {batch} and it does not run with others" if batch else "it does not run"
         raise ModelError(f"{where}: {fixed}: {error}; export it with an open batch axis") from error
     if together.ndim != 2 or len(together) != ROWS or any(each.shape != together[:1].shape for each in alone):
-        raise ModelError(f"{where} gives {together.shape} for {ROWS} rows: a row of scores by class is needed for each")
+        needed = "a row of scores by class is needed for each"
+        raise ModelError(f"{where} returns shape {together.shape} for {ROWS} rows: {needed}")
     if together.shape[1] < 2 and answers == "logits":
         raise ModelError(
-            f"{where} gives one number for each row: scores of at least two classes are needed; a quantity is named "
-            "with --targets"
+            f"{where} returns one number for each row: scores of at least two classes are needed; for a quantity "
+            "use --targets"
         )
     if not np.isfinite(together).all():
-        raise ModelError(f"{where} gives numbers that are not finite")
+        raise ModelError(f"{where} returns numbers that are not finite")
     if not np.array_equal(together, again):
-        raise ModelError(f"{where} gives another answer each time: randomness does not belong in a release")
+        raise ModelError(f"{where} returns another output each time: a release must not be random")
     apart = float(np.abs(np.concatenate(alone) - together).max())
     if not apart <= ROW_TOLERANCE * float(np.abs(together).max()):
-        raise ModelError(f"{where} gives a row another answer by the rows beside it (off by {apart:.3g})")
+        raise ModelError(f"{where} returns an output for a row that depends on the other rows (difference {apart:.3g})")
     return int(together.shape[1])
 
 
 def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    """Give a value another name; whatever else has that name makes room."""
+    """Rename a value; another value with the new name is renamed first."""
     if old == new:
         return
     taken = {name for each in graphs_within(graph) for name in _values(each)}
@@ -226,7 +229,7 @@ def _values(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def graphs_within(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all that stand in its nodes: the bodies of loops and branches."""
+    """Yield a graph and all graphs in its nodes: the bodies of loops and branches."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:

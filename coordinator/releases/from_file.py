@@ -1,4 +1,4 @@
-"""A release of an ONNX file that was made elsewhere, with the samples that its owner gives."""
+"""Create a release from an ONNX file of another tool, with its owner's samples."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import msgspec
 
 from coordinator.jobs.data import public_side
 from coordinator.jobs.settings import JobData
-from coordinator.jobs.task_data import asked_task, packed, task_data
-from coordinator.jobs.task_settings import TaskSettings
-from coordinator.releases.adopting import ROWS, adopt, made_up
+from coordinator.jobs.settings_tables import TaskSettings
+from coordinator.jobs.task_data import packed, task_data, task_from_settings
+from coordinator.releases.adopting import ROWS, adopt, generated_rows
 from coordinator.releases.making import COMPARED, Material, make
 from sojourn.data.column_names import table_of
-from sojourn.data.labels import classes_of
+from sojourn.data.labels import NO_LABELS, classes_of
 from sojourn.data.source import DataSettings, read_content
-from sojourn.data.targets import NO_LABELS
 from sojourn.errors import ConfigError, DataError
 from sojourn.protocol.task import Strata, Target, TaskSpec
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.spec import TableSpec
 
 EXEMPLARS = 10
-"""Of each class, where there are that many: they calibrate and are not tested on."""
+"""The maximum number of samples of each class that calibrate and are not tested on."""
 
 
 def from_file(
@@ -40,7 +39,7 @@ def from_file(
     names: tuple[str, ...] | None,
     targets: tuple[str, ...] | None = None,
 ) -> ReleaseFile:
-    """A release of the model in a file: a classifier, or with `targets` a regression of these quantities."""
+    """Create a release of the model in a file: a classifier, or with `targets` a regression of these quantities."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -51,12 +50,12 @@ def from_file(
     if names is not None and (len(names) != adopted.classes or len(set(names)) != len(names)):
         raise ConfigError(f"{len(names)} class names were given, and {path} needs {adopted.classes} different ones")
     if samples is None and wanted.encoding == "int8":
-        raise ConfigError("int8 needs --samples: some calibrate it, others tell what it costs")
+        raise ConfigError("int8 needs --samples: some to calibrate, others to measure the loss of quality")
     numbers = tuple(str(number) for number in range(adopted.classes))
     given = _read(samples, adopted, names, numbers) if samples else None
     classes = names or (given.classes if given else numbers)
     shown, test = (given.exemplars, given.test) if given else (None, None)
-    rows = shown.arrays()[0][:COMPARED] if shown else made_up(adopted.input, ROWS)
+    rows = shown.arrays()[0][:COMPARED] if shown else generated_rows(adopted.input, ROWS)
     words = (
         f"tested on {len(test.y):,} samples of {Path(samples.path).name}"
         if samples and test
@@ -71,15 +70,15 @@ def _regressor(
     path: Path, adopted: Adopted, wanted: Wanted, samples: DataSettings | None, targets: tuple[str, ...]
 ) -> ReleaseFile:
     if len(targets) != adopted.classes or len(set(targets)) != len(targets):
-        raise ConfigError(f"{len(targets)} targets were named, and {path} gives {adopted.classes} different ones")
+        raise ConfigError(f"{len(targets)} targets were given, and {path} needs {adopted.classes} different ones")
     if samples is None and wanted.encoding == "int8":
-        raise ConfigError("int8 needs --samples: some calibrate it, others tell what it costs")
+        raise ConfigError("int8 needs --samples: some to calibrate, others to measure the loss of quality")
     task, shown, test = TaskSpec("regression", (len(targets),), Target((len(targets),)), Strata(1), targets), None, None
     table = None
     words = "no samples were given"
     if samples is not None:
         settings = TaskSettings(kind="regression", targets=targets)
-        content = read_content(samples, "test", adopted.input, None, asked_task(settings))
+        content = read_content(samples, "test", adopted.input, None, task_from_settings(settings))
         data, table = JobData(input=adopted.input.shape, dtype=adopted.input.dtype), _table(content)
         found = task_data(settings, data, 0, content, None)
         shown, test = (
@@ -89,7 +88,7 @@ def _regressor(
             msgspec.structs.replace(found.task, loss=""),
             f"tested on {len(test.y):,} samples of {Path(samples.path).name}",
         )
-    rows = shown.arrays()[0][:COMPARED] if shown else made_up(adopted.input, ROWS)
+    rows = shown.arrays()[0][:COMPARED] if shown else generated_rows(adopted.input, ROWS)
     about = {"model": path.name[:2000], "data": words[:2000]}
     return make(Material(adopted.graph, adopted.input, (), shown, test, task, table), wanted, rows, None, about)
 
@@ -97,17 +96,17 @@ def _regressor(
 def _read(
     settings: DataSettings, adopted: Adopted, names: tuple[str, ...] | None, numbers: tuple[str, ...]
 ) -> PublicData:
-    """The samples, as a job's test set is read; labels are names of classes, or their numbers."""
+    """Read the samples as a job's test set; labels are names of classes, or their numbers."""
     path, content = settings.path, read_content(settings, "test", adopted.input)
     if not content.labels:
-        raise DataError(f"{path} has no labels to test with: {content.labelled_by or 'only numbers'}")
+        raise DataError(f"{path} has no labels for a test: {content.label_source or 'only numbers'}")
     by_name = bool(content.names) or any(isinstance(label, str) for label in content.labels)
     classes = (names or content.names or classes_of([content])) if by_name else numbers
     if len(classes) != adopted.classes:
-        raise DataError(f"{path} has {len(classes)} classes, and the model {adopted.classes}: give --class-names")
-    samples, present = len(content.which), len(content.labels)
+        raise DataError(f"{path} has {len(classes)} classes, and the model has {adopted.classes}: set --class-names")
+    samples, present = len(content.label_index), len(content.labels)
     if samples and not present:
-        raise DataError(f"{path} has {content.labelled_by or NO_LABELS}: a test needs a class for each sample")
+        raise DataError(f"{path} has {content.label_source or NO_LABELS}: a test needs a class for each sample")
     if samples < 2 * present or not present:
         raise DataError(f"{path} has {samples} samples of {present} classes: two of each are needed")
     data = JobData(
@@ -121,5 +120,5 @@ def _read(
 
 
 def _table(content: Content) -> TableSpec | None:
-    """The columns of the samples by name: the model takes them in this order."""
+    """Return the columns of the samples by name, in the order of the model's input."""
     return table_of(content.source, content.table) if content.table and content.table.columns else None

@@ -1,4 +1,4 @@
-"""What torch itself answers with a job's model: the module is built anew and never passes through the compiler."""
+"""A job's model in torch as the reference: the module is built again and not compiled."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from coordinator.compiling.learning import ForwardPass, classifying, watched
-from coordinator.compiling.preprocessing import normalised
-from coordinator.compiling.samples import like
+from coordinator.compiling.losses import ForwardPass, classifying, watched
+from coordinator.compiling.normalisation import normalised
+from coordinator.compiling.probes import like
 from coordinator.jobs.data import normalisation
-from coordinator.jobs.model import answers_of, learning_in, put_vector, unstarted_model
+from coordinator.jobs.model import learning_in, output_of, put_vector, random_model
 from coordinator.jobs.task_data import scales_in, unpacked
-from sojourn.model.answers import Answer
+from sojourn.model.predictions import BatchOutput
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from coordinator.compiling.learning import Learning
+    from coordinator.compiling.losses import Learning
     from coordinator.jobs.settings import JobSettings
     from sojourn.model.exemplars import Exemplars
     from sojourn.protocol.spec import Kit
@@ -34,21 +34,21 @@ class TorchReference:
     def __init__(self, job: JobSettings, kit: Kit, vector: NDArray[np.float32], shown: Exemplars | None) -> None:
         self._job, self._kit = job, kit
         self._mean, self._std, self._learning = _as_compiled(job, kit, shown)
-        output = kit.learns.output if kit.task else answers_of(job, len(kit.classes))
-        own = unstarted_model(job, kit.input, output)
-        self._module = normalised(own, kit.input, self._mean, self._std).eval()
-        put_vector(own, kit, vector)
+        output = kit.learns.output if kit.task else output_of(job, len(kit.classes))
+        model = random_model(job, kit.input, output)
+        self._module = normalised(model, kit.input, self._mean, self._std).eval()
+        put_vector(model, kit, vector)
 
-    def answer(self, x: NDArray[np.generic]) -> Answer:
-        """The module's answers for raw rows, and their scores where the rows are their own targets."""
+    def answer(self, x: NDArray[np.generic]) -> BatchOutput:
+        """Return the module's predictions for raw rows, and their scores if the rows are their own targets."""
         rows = torch.from_numpy(np.array(x))
         with torch.inference_mode():
             parts = [self._run(rows[at : at + BATCH]) for at in range(0, len(rows), BATCH)]
         outputs, scores = (torch.cat(each).numpy() for each in zip(*parts, strict=True))
-        return Answer(outputs, scores if self._kit.learns.kind == "reconstruction" else None)
+        return BatchOutput(outputs, scores if self._kit.learns.kind == "reconstruction" else None)
 
-    def made_up(self, rows: int) -> NDArray[np.generic]:
-        """Rows that look like the job's input, for a job that has no samples."""
+    def generated_rows(self, rows: int) -> NDArray[np.generic]:
+        """Generate rows like the job's input, for a job without samples."""
         drawn = like(self._kit.input, self._module, self._learning, (), self._mean, self._std)
         return drawn.batch(rows, self._job.seed).x
 
@@ -57,16 +57,16 @@ class TorchReference:
         with watched(self._module, learning.features) as seen:
             passed = ForwardPass(self._module(x), seen)
         if learning.task.kind != "reconstruction":
-            return learning.answers(passed.outputs), torch.zeros(0)
-        # A served model has no other beside it: its score looks at itself there, as when it is tested.
-        beside: dict[str, ForwardPass] = dict.fromkeys(learning.task.beside, passed)
-        return learning.answers(passed.outputs), learning.losses(passed, x, x, beside)
+            return learning.predictions(passed.outputs), torch.zeros(0)
+        # A served model is its own reference model, as when it is tested.
+        reference_models: dict[str, ForwardPass] = dict.fromkeys(learning.task.reference_models, passed)
+        return learning.predictions(passed.outputs), learning.losses(passed, x, x, reference_models)
 
 
 def _as_compiled(job: JobSettings, kit: Kit, shown: Exemplars | None) -> tuple[Numbers, Numbers, Learning]:
-    """The normalisation of samples, and what was learnt, as they were when the job was compiled.
+    """Return the normalisation of samples, and the loss, as they were when the job was compiled.
 
-    Both are taken from the exemplars that are kept; the files that these came from may be gone.
+    Both are computed from the stored exemplars, because the original files may be gone.
     """
     data = job.data
     if kit.task:

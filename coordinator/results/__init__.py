@@ -1,1 +1,1 @@
-"""What a simulation or a job leaves: its folder of tables, sums over sites and devices, pictures, a page."""
+"""The results of a simulation or a job: its folder of tables, totals by site and device, pictures, and a page."""

@@ -1,4 +1,4 @@
-"""The folder that a simulation or a job leaves: settings to run it again, tables, the model, and pictures."""
+"""The result folder of a simulation or a job: settings to run it again, tables, the model, and pictures."""
 
 from __future__ import annotations
 
@@ -10,29 +10,27 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from coordinator.results.measures import MEASURES
-from coordinator.results.task_figures import task_in
+from coordinator.results.job_metrics import MEASURES, task_in
 from sojourn import __version__
 from sojourn.errors import ConfigError
-from sojourn.settings import parse
-from sojourn.toml import dumps
+from sojourn.settings import dumps, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from coordinator.results.task_figures import TaskFigures
+    from coordinator.results.job_metrics import TaskMetrics
     from sojourn.protocol.wire import RoundReport, VisitReport
 
     Rows = Sequence[Mapping[str, str]]
-    """A table as it is read back: each row by its columns' names."""
+    """A table as it is read: each row is a mapping from column names."""
 
 ROUNDS, VISITS, CONFIG, LOG = "rounds.csv", "visits.csv", "config.toml", "log.txt"
 FAILED = "failed.txt"
-"""Why the job failed; there is no such file where it did not."""
+"""The file with the reason why the job failed; it exists only if the job failed."""
 FAILURE_ROOM = 20_000
-"""Characters of it that are read, at most."""
+"""The maximum number of its characters that are read."""
 HOME = Path("simulations")
-"""Where results go, unless a person names a folder."""
+"""The default folder of results."""
 COLUMNS = {
     ROUNDS: ("round", "accuracy", "loss", "tours", "visits", "lost", "bytes", "seconds", "clock", *MEASURES),
     VISITS: (
@@ -45,9 +43,9 @@ PACKAGES = ("numpy", "onnxruntime", "torch", "msgspec", "paho-mqtt", "scikit-lea
 
 @dataclass(frozen=True)
 class EndedVisit:
-    """A visit that ended: when, on which tour of which site, and how.
+    """A visit that ended: its time, tour, site and report.
 
-    down, up: the bytes on the device's link since its visit before; 0 where nobody counted.
+    down, up: the bytes on the device's link since its previous visit; 0 if they were not counted.
     """
 
     at: float
@@ -59,24 +57,24 @@ class EndedVisit:
 
 
 class ResultFolder:
-    """The tables of a simulation or a job, written as it runs, so that they are there however it ends."""
+    """The result tables of a simulation or a job, written while it runs, so they exist however it ends."""
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path} is a file: name a folder for the results")
+            raise ConfigError(f"{path} is a file: choose a folder for the results")
         if path.exists() and any(path.iterdir()) and not resume:
-            raise ConfigError(f"{path} is not empty: name another folder, or add --resume to go on with what is in it")
+            raise ConfigError(f"{path} is not empty: choose another folder, or add --resume to continue the run in it")
         if resume and not (path / CONFIG).exists():
-            raise ConfigError(f"{path} has no {CONFIG}: there is nothing to go on with")
+            raise ConfigError(f"{path} has no {CONFIG}: there is no run to continue")
         self.path = path
         self._files: dict[str, TextIO] = {}
 
     def open(self) -> None:
-        """Make the folder, if it is not there."""
+        """Make the folder, if it does not exist."""
         self.path.mkdir(parents=True, exist_ok=True)
 
     def begin(self, settings: str, made_by: Mapping[str, str] | None = None) -> None:
-        """Write down the settings that give this again, and the versions of what runs it: this program, unless told."""
+        """Write the settings that reproduce this run, and the versions of its software, by default of this process."""
         self.settings(settings)
         (self.path / "versions.toml").write_text(dumps(dict(made_by or versions())), encoding="utf-8")
         more = {ROUNDS: self.task.more}
@@ -84,28 +82,28 @@ class ResultFolder:
             self.table(name, (*columns, *more.get(name, ())), ())
 
     @cached_property
-    def task(self) -> TaskFigures:
-        """What is learnt."""
+    def task(self) -> TaskMetrics:
+        """The task's metrics."""
         return task_in(parse((self.path / CONFIG).read_text(encoding="utf-8"), CONFIG))
 
     def settings(self, text: str) -> None:
-        """Write down the settings that give this again."""
+        """Write the settings that reproduce this run."""
         (self.path / CONFIG).write_text(text, encoding="utf-8")
 
     @property
     def failure(self) -> str:
-        """Why the job failed; empty where it did not."""
+        """Why the job failed; empty if it did not."""
         return failure_in(self.path)
 
     def set_failure(self, reason: str) -> None:
-        """Write down why the job failed, or with an empty reason that it did not."""
+        """Write why the job failed; an empty reason removes the file."""
         if reason:
             (self.path / FAILED).write_text(f"{reason}\n", encoding="utf-8")
         else:
             (self.path / FAILED).unlink(missing_ok=True)
 
     def back_to(self, clock: float) -> None:
-        """Take back what was written after this time: it will happen again."""
+        """Remove all rows after this time, because the run repeats from there."""
         for name in COLUMNS:
             columns = self._head(name)
             kept = [row for row in self.rows(name) if float(row["clock"]) <= clock]
@@ -114,17 +112,17 @@ class ResultFolder:
     def round(self, report: RoundReport, clock: float) -> None:
         """Add a round."""
         measures = [report.quality.get(name, "") for name in MEASURES]
-        # A folder that was begun before there were more figures has no columns for them.
+        # A folder that an older version began has no columns for newer metrics.
         more = self._head(ROUNDS)[len(COLUMNS[ROUNDS]) :]
-        figures = [(report.figures or {}).get(name, "") for name in more]
+        metrics = [report.metrics.get(name, "") for name in more]
         self._add(ROUNDS, (
             report.round, report.accuracy, report.loss, report.tours, report.visits, report.lost, report.traffic,
-            report.seconds, clock, *measures, *figures,
+            report.seconds, clock, *measures, *metrics,
         ))  # fmt: skip
         self.flush()
 
     def flush(self) -> None:
-        """Have all that was added in the files, however this process ends."""
+        """Flush all rows to the files, so that they survive the end of this process."""
         for file in self._files.values():
             file.flush()
 
@@ -137,7 +135,7 @@ class ResultFolder:
         ))  # fmt: skip
 
     def rows(self, name: str) -> list[dict[str, str]]:
-        """The rows of one of its tables."""
+        """Return the rows of a table."""
         if name in self._files:
             self._files[name].flush()
         with (self.path / name).open(newline="", encoding="utf-8") as file:
@@ -148,13 +146,13 @@ class ResultFolder:
         write_table(self.path / name, columns, rows)
 
     def close(self) -> None:
-        """Close the tables; what was added is on the disk."""
+        """Close the tables; all added rows are in the files."""
         for file in self._files.values():
             file.close()
         self._files.clear()
 
     def _head(self, name: str) -> list[str]:
-        """The columns of one of its tables."""
+        """Return the columns of a table."""
         with (self.path / name).open(newline="", encoding="utf-8") as file:
             return next(csv.reader(file), list(COLUMNS[name]))
 
@@ -165,7 +163,7 @@ class ResultFolder:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a whole table into a CSV file."""
+    """Write a whole table to a CSV file."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
@@ -173,7 +171,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]
 
 
 def free(path: Path) -> Path:
-    """The path, with a number if it is taken."""
+    """Return the path, with a number if it exists."""
     number, found = 1, path
     while found.exists():
         number += 1
@@ -182,7 +180,7 @@ def free(path: Path) -> Path:
 
 
 def failure_in(folder: Path) -> str:
-    """Why the job of a folder failed; empty where it did not."""
+    """Return why the job of a folder failed; empty if it did not."""
     try:
         with (folder / FAILED).open(encoding="utf-8", errors="replace") as file:
             return file.read(FAILURE_ROOM).strip() or "the job failed"
@@ -191,7 +189,7 @@ def failure_in(folder: Path) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What a result depends on besides its settings."""
+    """Return the versions that a result depends on, in addition to its settings."""
     found = {"sojourn": __version__, "python": platform.python_version(), "machine": platform.machine()}
     for name in PACKAGES:
         try:

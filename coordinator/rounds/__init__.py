@@ -1,1 +1,1 @@
-"""The work of a round, on vectors and names: prepare, plan, schedule, estimate, close, merge, evaluate."""
+"""The work of a round on vectors and names: prepare, plan, schedule, estimate, close, merge, evaluate."""

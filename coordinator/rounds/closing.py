@@ -1,4 +1,4 @@
-"""Closing a round: what the tours brought home becomes the job's next state. Work on vectors; no role, no network."""
+"""Close a round: the results of its tours become the job's next state. Works on vectors, without roles or network."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ import msgspec
 import numpy as np
 
 from coordinator.fleet_records import worth_keeping
+from coordinator.job_state import JobState
 from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundFailed, RoundKeeps, Unmerged
 from coordinator.rounds.estimation import estimated, keep_weights
-from coordinator.rounds.evaluation import told
-from coordinator.rounds.failure_lines import Mishap, grouped, in_a_sentence, within_room
-from coordinator.rounds.finished_round import Finish
-from coordinator.rounds.finishing import FinishRound, finish_round, member_of, own_vectors
-from coordinator.rounds.merging import ANCHOR, BEFORE, FRONT, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
-from coordinator.rounds.own_results import own_results
+from coordinator.rounds.evaluation import own_results, reported
+from coordinator.rounds.finishing import Finish, FinishRound, finish_round, member_of, own_vectors
+from coordinator.rounds.merging import (
+    ANCHOR,
+    BEFORE,
+    FRONT,
+    MODEL,
+    RELAY,
+    SLOT,
+    JobVectors,
+    TourResult,
+    at_front,
+    next_vectors,
+    with_trailing_mean,
+)
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
+    failures_of,
     flagged_tour,
-    mishaps_of,
     outcomes_of,
     reports_of,
     returned_by,
@@ -32,16 +42,15 @@ from coordinator.rounds.results import (
     traffic_of,
     visit_alone,
 )
+from coordinator.rounds.round_messages import Failure, grouped, in_a_sentence, within_room
 from coordinator.rounds.schedules import merges
-from coordinator.rounds.tour_check import NOBODY_SIGNS, TourCheck, usual_rise
-from coordinator.rounds.trailing_mean import at_front, with_trailing_mean
-from coordinator.state import JobState
-from hierarchy.edge.rules import not_finite
+from coordinator.rounds.tour_check import NO_SIGNATURES, TourCheck, usual_rise
 from sojourn.model import vectors
+from sojourn.model.gate_rules import not_finite
 from sojourn.model.scoring import Scores
 from sojourn.parts import NoFinisher, UpdateEstimator
-from sojourn.protocol.limits import LOSS, MOST_BYTES, MOST_SECONDS, sum_within, within
-from sojourn.protocol.visit_words import is_flagged
+from sojourn.protocol.limits import LABEL, LOSS, MAX_BYTES, MAX_SECONDS, sum_within, within
+from sojourn.protocol.visit_outcomes import is_flagged
 from sojourn.protocol.wire import DATA_NOTE, RoundReport
 
 if TYPE_CHECKING:
@@ -52,9 +61,9 @@ if TYPE_CHECKING:
     from coordinator.fleet_records import VisitOutcome
     from coordinator.jobs.settings import JobSettings
     from coordinator.records import TourPlan
+    from coordinator.rounds.device_signatures import HopCheck
     from coordinator.rounds.evaluation import Evaluator
     from coordinator.rounds.finishing import RoundFinished
-    from coordinator.rounds.hop_check import HopCheck
     from coordinator.rounds.results import CloseRound
     from coordinator.strategies import Strategy
     from sojourn.protocol.spec import Kit
@@ -66,7 +75,7 @@ if TYPE_CHECKING:
 
 
 class PassLeg(msgspec.Struct, frozen=True):
-    """The tours of a leg are home, and others wait to depart from what they brought."""
+    """Pass the results of a completed leg to the tours that depart from them."""
 
     state: JobState
 
@@ -75,32 +84,32 @@ def close_round(
     work: CloseRound,
     blobs: BlobStore,
     evaluator: Evaluator,
-    hops: HopCheck = NOBODY_SIGNS,
+    hops: HopCheck = NO_SIGNATURES,
     finish: Finishing | None = None,
 ) -> RoundClosed | RoundFailed | DevicesEstimated:
-    """Merge in plan order, finish and evaluate; or, after an estimation, work out what it found.
+    """Merge in plan order, finish and evaluate; after an estimation, compute the estimates.
 
-    A round of which no visit counts, or whose merge is not finite, has failed.
+    A round fails if none of its visits succeeded, or if its merge is not finite.
 
-    finish: who does the finisher's work; None does it here and now.
+    finish: performs the finisher's work; None to do it in this thread.
     """
     if work.state.phase == "estimate":
         return estimated(work, blobs, evaluator, hops)
     return _Closing(work, blobs, evaluator, hops, finish or partial(finish_round, blobs=blobs)).record()
 
 
-def pass_leg(work: PassLeg, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck = NOBODY_SIGNS) -> LegPassed:
-    """What the present leg brought home is what the next one departs with."""
+def pass_leg(work: PassLeg, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck = NO_SIGNATURES) -> LegPassed:
+    """Return the result of the current leg as the input of the next one."""
     state, kit = work.state, evaluator.kit(work.state)
     leg = [(tour, reports_of(state, tour, blobs)) for tour in state.tours if tour.leg == state.leg]
     model = _relayed(state, TourCheck(state, leg, blobs, evaluator, hops), blobs, kit)
     exact = vectors.save(blobs, model, "float32", kit.model)
-    handout = handed_out(model, state.settings, exact, blobs, kit)
-    return LegPassed(state.name, state.leg + 1, {RELAY: exact}, {RELAY: handout})
+    wire_vectors = sent_vector(model, state.settings, exact, blobs, kit)
+    return LegPassed(state.name, state.leg + 1, {RELAY: exact}, {RELAY: wire_vectors})
 
 
 def _relayed(state: JobState, check: TourCheck, blobs: BlobStore, kit: Kit) -> Vector:
-    """The model that the present leg brought home, or that it was given if it lost it."""
+    """Return the model that the current leg brought back, or its input if that model was lost."""
     tours = [tour for tour in state.tours if tour.leg == state.leg]
     models = (check.model(tour) for tour in tours)
     given = state.vectors[tours[0].start["model"]]
@@ -108,7 +117,7 @@ def _relayed(state: JobState, check: TourCheck, blobs: BlobStore, kit: Kit) -> V
 
 
 class _Closing:
-    """A training round that is being closed: the visits that its tours report, and the models that they brought."""
+    """A training round that is being closed: the visits that its tours report, and their models."""
 
     def __init__(
         self, work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck, finish: Finishing
@@ -126,7 +135,7 @@ class _Closing:
         self._counted = [each for each in self._done if each not in alone]
 
     def record(self) -> RoundClosed | RoundFailed:
-        """Merge, evaluate, and say what became of the visits."""
+        """Merge, evaluate, and record the outcomes of the visits."""
         state = self._state
         results = self._results()
         if not self._has_result(results):
@@ -139,11 +148,11 @@ class _Closing:
         finish = self._finished(after.vectors[MODEL]) if due else None
         if finish is not None:
             after = replace(after, vectors={**after.vectors, MODEL: finish.model})
-        exact, handout = self._saved(after, finish.own if finish else own_vectors(state))
+        exact, wire_vectors = self._saved(after, finish.own if finish else own_vectors(state))
         return RoundClosed(
             state.name,
             exact,
-            handout,
+            wire_vectors,
             self._norms() or state.norms,
             self._report(len(results), after, finish),
             merged=ANCHOR not in after.vectors,
@@ -151,13 +160,14 @@ class _Closing:
             visits=dict(Counter(each.device for each in self._done)),
             samples={each.device: each.samples for each in self._counted},
             weights=self._updates(),
-            rises=usual_rise(self._check.rises) or msgspec.UNSET,
+            rises=usual_rise(self._check.rises),
             keeps=self._keeps(self._unmerged(results) if due and not anyway else None),
             visited=worth_keeping(self._outcomes()),
+            device_notes={it.device: note for it in self._counted if (note := data_note(it)) and self._is_news(it)},
         )
 
     def _has_result(self, results: Sequence[TourResult]) -> bool:
-        """Whether a visit counts; where devices keep models of their own, none may come home."""
+        """Return whether a visit succeeded; if devices keep their own models, no model needs to come back."""
         counts = any(
             each.status == "done"
             for tour, reports in self._reports
@@ -167,63 +177,63 @@ class _Closing:
         return counts and (bool(results) or self._state.strategy.objective.outcome != "one model")
 
     def _failed(self, problem: str, *faults: str) -> RoundFailed:
-        """The record of a round without a result; `problem` begins the sentence that says why."""
-        state, mishaps = self._state, self._mishaps()
-        lines = [*faults, *grouped(mishaps)]
+        """Return the record of a round without a result; `problem` begins the sentence with the reason."""
+        state, failures = self._state, self._failures()
+        lines = [*faults, *grouped(failures)]
         return RoundFailed(
             state.name,
             in_a_sentence(problem, lines),
-            within_room([*lines, *(state.unestimated or ())], state.name),
+            within_room([*lines, *state.unestimated], state.name),
             traffic_of(self._work),
-            sum(mishap.visits for mishap in mishaps),
+            sum(failure.visits for failure in failures),
             dict(Counter(each.device for each in self._done)),
             norms=self._norms(),
-            rises=usual_rise(self._check.rises) or msgspec.UNSET,
+            rises=usual_rise(self._check.rises),
             visited=worth_keeping(self._outcomes()),
         )
 
-    def _mishaps(self) -> list[Mishap]:
-        """What went wrong on all tours."""
+    def _failures(self) -> list[Failure]:
+        """Return the failures of all tours."""
         return [
-            mishap
+            failure
             for tour, each in self._reports
-            for mishap in mishaps_of(self._state, tour, each, self._refused.get(tour.number))
+            for failure in failures_of(self._state, tour, each, self._refused.get(tour.number))
         ]
 
-    def _keeps(self, unmerged: Unmerged | None) -> RoundKeeps | msgspec.UnsetType:
+    def _keeps(self, unmerged: Unmerged | None) -> RoundKeeps | None:
         if self._work.measure:
-            return RoundKeeps(unmerged=unmerged) if unmerged else msgspec.UNSET
-        return RoundKeeps(unmerged=unmerged, unmeasured=True)
+            return RoundKeeps(unmerged=unmerged) if unmerged else None
+        return RoundKeeps(unmerged=unmerged, evaluation_pending=True)
 
     def _due(self, *, last: bool | None) -> bool:
-        """Whether models merge after this round; `last`: as if it were the job's last one, or were not."""
+        """Return whether models merge after this round, with `last` overriding whether it is the job's last round."""
         state = self._state
         moment = moment_of(state, state.settings, len(state.arranged))
         return merges(state.strategy.schedule, moment if last is None else replace(moment, last=last))
 
     def _saved(self, after: JobVectors, own: Mapping[str, Ref]) -> tuple[dict[str, Ref], dict[str, Ref]]:
-        """The job's vectors, exact and as they travel down; `own` are the finisher's."""
+        """Return the job's vectors, exact and as sent to devices; `own` are the finisher's."""
         state, blobs, kit = self._state, self._blobs, self._kit
         exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in after.vectors.items()}
         exact |= own
-        return exact, handouts(after.vectors, exact, state.strategy, state.settings, blobs, kit)
+        return exact, sent_vectors(after.vectors, exact, state.strategy, state.settings, blobs, kit)
 
     def _unmerged(self, results: Sequence[TourResult]) -> Unmerged:
-        """What the job goes on from if it is given more rounds: then this one is not the last, and does not merge."""
+        """Return the state from which the job continues if it gets more rounds, so that this round need not merge."""
         state, (after, _) = self._state, self._merged(results, due=False)
         return Unmerged(
             *self._saved(after, own_vectors(self._state)), dict(after.slots), state.since_merge + 1, state.merged_fleet
         )
 
     def _outcomes(self) -> Iterator[VisitOutcome]:
-        """How each visit ended, for those who ask about devices."""
+        """Yield the outcome of each visit, for the device history."""
         for tour, each in self._reports:
             number = tour.number
             given_up, flagged = self._state.given_up.get(number), self._flagged.get(number)
             yield from outcomes_of(tour, each, self._refused.get(number), given_up, flagged)
 
     def _results(self) -> list[TourResult]:
-        """What each tour brought home; of legs that followed one another, what the last one did."""
+        """Return the result of each tour; of consecutive legs, the result of the last one."""
         state, returns = self._state, self._state.strategy.objective.returns
         home = [tour for tour in state.tours if self._counts(tour)]
         if any(tour.leg for tour in state.tours):
@@ -237,7 +247,7 @@ class _Closing:
         ]
 
     def _finished(self, mean: Vector) -> Finish | None:
-        """What the finisher makes of the models that came home; None where there is none, or nothing came."""
+        """Run the finisher on the models of the round; None if there is no finisher or no model."""
         state, blobs, kit = self._state, self._blobs, self._kit
         home = [(tour, each) for tour, each in self._reports if self._counts(tour)]
         if isinstance(state.strategy.finisher, NoFinisher) or not home:
@@ -247,11 +257,11 @@ class _Closing:
         return Finish(work, self._finish(work), blobs, self._evaluator)
 
     def _counts(self, tour: TourPlan) -> bool:
-        """Whether a tour brought a model home that is not refused."""
+        """Return whether a tour brought back a model that is not refused."""
         return _has_model(self._state, tour) and tour.number not in self._refused
 
     def _relayed_result(self, home: Sequence[TourPlan]) -> TourResult:
-        """The one model of all legs, with the samples that they saw and the sums of what they returned."""
+        """Return the one model of all legs, with the samples that they saw and the sums of what they returned."""
         state, sums = self._state, dict[str, "NDArray[np.float64]"]()
         for tour in home:
             back = returned_by(state, tour, state.strategy.objective.returns, self._blobs, self._kit)
@@ -262,9 +272,9 @@ class _Closing:
         return TourResult(_relayed(state, self._check, self._blobs, self._kit), seen, None, returned)
 
     def _merged(self, results: Sequence[TourResult], *, due: bool) -> tuple[JobVectors, str | None]:
-        """The job's vectors after the round: merged, or each in its slot until the schedule merges them.
+        """Return the job's vectors after the round: merged, or each in its slot until the schedule merges them.
 
-        A merge that is not finite changes nothing; then the second is what is wrong with it.
+        A merge that is not finite changes nothing; the second value then describes what is wrong.
         """
         state, strategy = self._state, self._state.strategy
         own = own_vectors(self._state)
@@ -279,7 +289,7 @@ class _Closing:
                 len(state.fleet),
                 due=due,
                 before=state.merged_fleet,
-                learnt=self._kit.model.learnt,
+                trained=self._kit.model.learned,
                 gamma=self._kit.model.gamma,
             )
             after = with_trailing_mean(held_back, after, strategy.aggregator.window, state.round)
@@ -289,60 +299,63 @@ class _Closing:
         return after, None
 
     def _updates(self) -> dict[str, Ref]:
-        """The last update of each device that was alone on its tour, where the arranger goes by it."""
+        """Return the last update of each device that was alone on its tour, if the arranger uses it."""
         state, found = self._state, {}
         if not isinstance(state.strategy.estimator, UpdateEstimator):
             return {}
         for tour, each in self._reports:
-            done = [report.device for report in each if report.status == "done"]  # a spare may have stood in
+            done = [report.device for report in each if report.status == "done"]  # this may be a spare device
             alone = len(done) == 1 and tour.number not in self._refused
             model = tour_model(state, tour, self._blobs, self._kit) if alone else None
             if model is not None:
                 start = vectors.load(self._blobs, state.exact_vector(tour.start["model"]), self._kit.model)
-                found[done[0]] = keep_weights((model - start)[: self._kit.model.learnt], self._blobs)
+                found[done[0]] = keep_weights((model - start)[: self._kit.model.learned], self._blobs)
         return found
 
     def _report(self, tours: int, after: JobVectors, finish: Finish | None) -> RoundReport:
-        """What people read of the round; `tours` of it brought a model home."""
+        """Return the report of the round; `tours` is the number of tours that brought back a model."""
         state, found = self._state, Scores(nan, nan, {})
         outcomes = list(self._outcomes())
         if self._work.measure:
             found = self._evaluator.evaluate(state, after.vectors[MODEL], after.vectors.get(BEFORE))
         notes = finish.notes if finish else ()
-        others = finish.figures() if finish and self._work.measure else {}
-        mishaps = self._mishaps()
+        others = finish.metrics() if finish and self._work.measure else {}
+        failures = self._failures()
         flagged = [flagged_tour(tour, why) for tour, _ in self._reports if (why := self._flagged.get(tour.number))]
         noted = grouped(
-            [*flagged, *(Mishap(each.device, each.reason) for each in self._counted if self._is_news(each))]
+            [*flagged, *(Failure(each.device, each.reason) for each in self._counted if self._is_news(each))]
         )
-        lines = [*((not state.history and state.data_notices) or ()), *(state.unestimated or ()), *state.notices]
-        lines += [*notes, *grouped(mishaps), *noted, *grouped(forgetful(state, self._done))]
+        lines = [*((not state.history and state.data_notices) or ()), *state.unestimated, *state.notices]
+        lines += [*notes, *grouped(failures), *noted, *grouped(lost_memory(state, self._done))]
         return RoundReport(
             state.round,
             found.accuracy,
             within(found.loss, LOSS),
             tours,
             sum(each.status == "done" for each in outcomes),
-            sum(mishap.visits for mishap in mishaps) + (state.estimation_failures or 0),
-            sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
-            min(max(self._work.seconds, 0.0), MOST_SECONDS),
+            sum(failure.visits for failure in failures) + state.estimation_failures,
+            sum_within([traffic_of(self._work), state.estimation_traffic], MAX_BYTES),
+            min(max(self._work.seconds, 0.0), MAX_SECONDS),
             {name: within(value, LOSS) for name, value in state.quality.items()},
             within_room(lines, state.name),
             self._work.at,
-            told(found.figures | others | own_results(self._counted, state.settings.task.kind)),
-            sum(is_flagged(each.status, each.reason) for each in outcomes) or msgspec.UNSET,
+            reported(found.metrics | others | own_results(self._counted, state.settings.task.kind)),
+            sum(is_flagged(each.status, each.reason) for each in outcomes),
         )
 
     def _is_news(self, visit: VisitReport) -> bool:
-        """Whether there is something to say of a visit that counted; what is odd about a device's data is told once."""
-        if not visit.reason.startswith(DATA_NOTE):
-            return bool(visit.reason)
-        before = (line for report in self._state.history for line in report.failures if visit.reason in line)
-        return not any(visit.device in line for line in before)
+        """Return whether to report the reason of a successful visit; a device's note on its data is reported once."""
+        note = data_note(visit)
+        return bool(visit.reason) and (not note or note != self._state.device_notes.get(visit.device))
 
     def _norms(self) -> tuple[float, ...]:
-        """How far visits moved the model, from everywhere among them: what the gate compares the next round with."""
+        """Return a sample of how far visits moved the model, with which the gate compares the next round."""
         return sample_of(self._check.strides)
+
+
+def data_note(visit: VisitReport) -> str:
+    """Return the note on a device's data if that is all it reports, cut to a label's length; otherwise empty."""
+    return visit.reason[:LABEL] if visit.reason.startswith(DATA_NOTE) else ""
 
 
 def _has_model(state: JobState, tour: TourPlan) -> bool:
@@ -350,19 +363,19 @@ def _has_model(state: JobState, tour: TourPlan) -> bool:
     return arrived is not None and "model" in arrived.vectors
 
 
-def forgetful(state: JobState, done: Iterable[VisitReport]) -> list[Mishap]:
-    """The devices that keep memory for the job and have lost some of it: they started clean."""
+def lost_memory(state: JobState, done: Iterable[VisitReport]) -> list[Failure]:
+    """Return the devices that lost part of their memory of the job, and started without it."""
     seen, lines = Counter(state.visits), []
     for report in done:
         remembered = report.metrics.get("remembered")
         if remembered is not None and remembered < seen[report.device]:
-            told = f"(it remembers {remembered:.0f} of {seen[report.device]} visits)"
-            lines.append(Mishap(report.device, f"lost its memory of this job {told}"))
+            reported = f"(it has {remembered:.0f} of {seen[report.device]} visits)"
+            lines.append(Failure(report.device, f"lost its memory of this job {reported}"))
         seen[report.device] += 1
     return lines
 
 
-def handouts(
+def sent_vectors(
     held: Mapping[str, Vector],
     exact: Mapping[str, Ref],
     strategy: Strategy,
@@ -370,12 +383,12 @@ def handouts(
     blobs: BlobStore,
     kit: Kit,
 ) -> dict[str, Ref]:
-    """What may travel down: models in the job's encoding; what else an objective receives, exactly."""
+    """Return the vectors to send to devices: models in the job's encoding, an objective's other vectors exact."""
     models = [name for name in held if name in (MODEL, ANCHOR, FRONT) or name.startswith(SLOT)]
     sent = {name: exact[name] for name in strategy.objective.receives if name in exact}
-    return {name: handed_out(held[name], job, exact[name], blobs, kit) for name in models} | sent
+    return {name: sent_vector(held[name], job, exact[name], blobs, kit) for name in models} | sent
 
 
-def handed_out(model: Vector, job: JobSettings, exact: Ref, blobs: BlobStore, kit: Kit) -> Ref:
-    """A model as it travels down: in the job's encoding."""
+def sent_vector(model: Vector, job: JobSettings, exact: Ref, blobs: BlobStore, kit: Kit) -> Ref:
+    """Return a model as sent to devices, in the job's encoding."""
     return exact if job.encoding == "float32" else vectors.save(blobs, model, job.encoding, kit.model)

@@ -1,4 +1,4 @@
-"""Finishing a round: what the strategy's finisher makes of all members' models. Work on blobs, in any process."""
+"""Finish a round: run the strategy's finisher on all members' models, and apply its result to the round."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import msgspec
 
 from coordinator.finishers.finishing import finish
 from coordinator.finishers.task import FinishTask, MemberModel
-from coordinator.rounds.results import told_by, tour_model
-from coordinator.state import JobState
+from coordinator.job_state import JobState
+from coordinator.rounds.results import reported_refs, tour_model
 from sojourn.errors import JobError
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
-from sojourn.model.lengths import flat, spec_of_vector
+from sojourn.model.vectors import flat, spec_of_vector
 from sojourn.parts import Finisher, NoFinisher
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.metric_names import MEAN, TOGETHER, VOTE, VOTERS
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
 from sojourn.randomness import derive
@@ -26,26 +27,28 @@ if TYPE_CHECKING:
 
     from coordinator.finishers.task import Load, State
     from coordinator.records import TourPlan
+    from coordinator.rounds.evaluation import Evaluator
     from sojourn.protocol.wire import VisitReport
     from sojourn.store.blobs import BlobStore
 
+
 FINISHER, VOTER = "finisher-", "voter-"
-"""How the names begin of the job's vectors that are a finisher's own, and of the models that vote."""
-MOST_VOTERS = 1000
+"""Prefixes of the job's vectors that belong to its finisher, and of the models that vote."""
+MAX_VOTERS = 1000
 FLOAT32 = 4
 
 
 class MemberRef(msgspec.Struct, frozen=True):
-    """A model that came home, exact, and what its device told besides."""
+    """A model from a tour, exact, with the other vectors that its device reported."""
 
     name: str
     samples: float
     model: Ref
-    told: dict[str, Ref] = {}
+    reported: dict[str, Ref] = {}
 
 
 class FinishRound(msgspec.Struct, frozen=True, tag="finish-round"):
-    """All models of a round are here: make of them what the job's finisher makes. `mean` is the aggregator's model."""
+    """Run the job's finisher on all models of a round; `mean` is the aggregator's model."""
 
     state: JobState
     members: tuple[MemberRef, ...]
@@ -53,7 +56,7 @@ class FinishRound(msgspec.Struct, frozen=True, tag="finish-round"):
 
 
 class RoundFinished(msgspec.Struct, frozen=True, tag="round-finished"):
-    """The round's model and the finisher's own vectors, as a job's vectors are named; all are in the blob folder."""
+    """The round's model and the finisher's vectors, by their names in the job; all are in the blob folder."""
 
     model: Ref
     vectors: dict[str, Ref]
@@ -61,30 +64,32 @@ class RoundFinished(msgspec.Struct, frozen=True, tag="round-finished"):
 
 
 def is_finishers(name: str, finisher: Finisher) -> bool:
-    """Whether one of the job's vectors is its finisher's own: then it has a length of its own."""
+    """Return whether one of the job's vectors belongs to its finisher: then its length is not the model's."""
     return name in finisher.sends or name.startswith((FINISHER, VOTER))
 
 
 def own_vectors(state: JobState) -> dict[str, Ref]:
-    """Those of a job's vectors that are its finisher's own."""
+    """Return those of a job's vectors that belong to its finisher."""
     return {name: ref for name, ref in state.vectors.items() if is_finishers(name, state.strategy.finisher)}
 
 
 def member_of(  # all that is known of it
     state: JobState, tour: TourPlan, reports: Iterable[VisitReport], samples: float, blobs: BlobStore, kit: Kit
 ) -> MemberRef:
-    """The model that a tour brought home, by the device that trained it last; what came exactly is not kept twice."""
+    """Return a tour's model under the name of its last device; an exact model is not stored twice."""
     done = [report.device for report in reports if report.status == "done"]
     ref = state.arrived[tour.number].vectors["model"]
     if ref.delta or ref.encoding != "float32":
         model = tour_model(state, tour, blobs, kit)
-        assert model is not None  # noqa: S101  # it has one
+        assert model is not None  # noqa: S101  # the tour has a model
         ref = vectors.save(blobs, model, "float32", kit.model)
-    return MemberRef((done or tour.hops)[-1], samples, ref, told_by(state, tour))
+    return MemberRef((done or tour.hops)[-1], samples, ref, reported_refs(state, tour))
 
 
-def finish_round(work: FinishRound, blobs: BlobStore, say: Callable[[str], None] = lambda _step: None) -> RoundFinished:
-    """Let the finisher work on the members in plan order; nothing of it is kept but what it came to."""
+def finish_round(
+    work: FinishRound, blobs: BlobStore, notify: Callable[[str], None] = lambda _step: None
+) -> RoundFinished:
+    """Run the finisher on the members in plan order; only its result is kept."""
     state, finisher = work.state, work.state.strategy.finisher
     if state.kit is None or isinstance(finisher, NoFinisher):
         raise JobError(f"job {state.name!r} has nothing to finish a round with")
@@ -99,20 +104,20 @@ def finish_round(work: FinishRound, blobs: BlobStore, say: Callable[[str], None]
         state.round,
         {_plain(name): load_flat(blobs, ref) for name, ref in held.items() if not name.startswith(VOTER)},
         unpack_blob(blobs.read(state.exemplars.digest), Exemplars) if state.exemplars else None,
-        state.normalisation or None,
-        say,
+        state.normalisation,
+        notify,
     )
     done = finish(finisher, task)
     kept = {name: ref for name, ref in held.items() if not name.startswith(VOTER)}
     kept |= save_state(done.state, finisher, blobs)
     if done.voters:
-        kept |= {f"{VOTER}{number}": each.model for number, each in enumerate(work.members[:MOST_VOTERS])}
+        kept |= {f"{VOTER}{number}": each.model for number, each in enumerate(work.members[:MAX_VOTERS])}
     model = work.mean if done.model is None else vectors.save(blobs, done.model, "float32", kit.model)
     return RoundFinished(model, kept, done.notes)
 
 
 def save_state(state: State, finisher: Finisher, blobs: BlobStore) -> dict[str, Ref]:
-    """Keep a finisher's vectors, under the names that the job has for them."""
+    """Store a finisher's vectors under the names that the job uses for them."""
     return {
         name if name in finisher.sends else FINISHER + name: vectors.save(blobs, vector, "float32", flat(len(vector)))
         for name, vector in state.items()
@@ -120,23 +125,50 @@ def save_state(state: State, finisher: Finisher, blobs: BlobStore) -> dict[str, 
 
 
 def voters_of(held: Mapping[str, Ref]) -> list[Ref]:
-    """The models that vote, in plan order; none where the result is one model."""
+    """Return the models that vote, in plan order; none if the result is one model."""
     numbers = sorted(int(name.removeprefix(VOTER)) for name in held if name.startswith(VOTER))
     return [held[f"{VOTER}{number}"] for number in numbers]
 
 
 def load_flat(blobs: BlobStore, ref: Ref) -> vectors.Vector:
-    """A vector of the coordinator's own that has a length of its own."""
+    """Load a vector whose length is not the model's."""
     return vectors.load(blobs, ref, flat(ref.size // FLOAT32))
 
 
 def _member(each: MemberRef, state: JobState, kit: Kit, blobs: BlobStore) -> MemberModel:
     objective = state.strategy.objective
-    told: dict[str, Load] = {
-        name: partial(vectors.load, blobs, ref, spec_of_vector(name, objective, kit)) for name, ref in each.told.items()
+    reported: dict[str, Load] = {
+        name: partial(vectors.load, blobs, ref, spec_of_vector(name, objective, kit))
+        for name, ref in each.reported.items()
     }
-    return MemberModel(each.name, each.samples, partial(vectors.load, blobs, each.model, kit.model), told)
+    return MemberModel(each.name, each.samples, partial(vectors.load, blobs, each.model, kit.model), reported)
 
 
 def _plain(name: str) -> str:
     return name.removeprefix(FINISHER)
+
+
+class Finish:
+    """The result of a finished round, with metrics of the members' models for comparison."""
+
+    def __init__(self, work: FinishRound, done: RoundFinished, blobs: BlobStore, evaluator: Evaluator) -> None:
+        self._work, self._evaluator, self._blobs = work, evaluator, blobs
+        self._spec = evaluator.kit(work.state).model
+        self.own: dict[str, Ref] = done.vectors
+        """The finisher's vectors, by the names that the job uses for them."""
+        self.notes = done.notes
+        self.model = vectors.load(blobs, done.model, self._spec)
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics of models other than the job's, as their names show."""
+        state = self._work.state
+        if state.test is None:
+            return {}
+        if voters := voters_of(self.own):
+            vote = self._evaluator.vote(state, voters, getattr(state.strategy.finisher, "most", 0))
+            return {f"{VOTE}accuracy": vote.accuracy, f"{VOTE}loss": vote.loss, VOTERS: float(len(voters))}
+        if not state.strategy.finisher.compares or state.settings.task.kind != "classification":
+            return {}
+        together = self._evaluator.together(state, [each.model for each in self._work.members])
+        mean = self._evaluator.evaluate(state, vectors.load(self._blobs, self._work.mean, self._spec))
+        return {f"{TOGETHER}accuracy": together.accuracy, f"{MEAN}accuracy": mean.accuracy}

@@ -1,9 +1,10 @@
-"""From a job file to what its devices need: data, model and compiled graphs, checked. The one place that runs torch."""
+"""Prepare a job from its file: read data, build the model, compile and check graphs, and cache kits by recipe."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -16,26 +17,26 @@ import numpy as np
 from coordinator.aggregators.aggregating import first_state
 from coordinator.finishers import finishing
 from coordinator.jobs.data import public_data
-from coordinator.jobs.model import answers_of, job_learning, job_model
+from coordinator.jobs.model import job_learning, job_model, output_of
 from coordinator.jobs.settings import TORCHVISION, read_job
 from coordinator.records import JobCompiled
-from coordinator.rounds.closing import handouts
-from coordinator.rounds.failure_lines import within_room
+from coordinator.rounds.closing import sent_vectors
 from coordinator.rounds.finishing import save_state
+from coordinator.rounds.round_messages import within_room
 from coordinator.rounds.starting import StartModel, earlier_weights, started
 from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
-from sojourn.model.classifier import classifier_weights
-from sojourn.model.output_bias import check_output_bias
+from sojourn.model.layers import check_output_bias, classifier_weights
 from sojourn.model.workload import training_size
 from sojourn.parts import ClassifierEstimator, Echo, Generated, LogitAdjustment, Outliers, TwoStreamPart, name_of
-from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
-from sojourn.protocol.mandate_messages import Normalisation
+from sojourn.protocol.mandates import Normalisation
 from sojourn.protocol.spec import Kit
+from sojourn.protocol.task import asked_by
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import ref_of
+from sojourn.store.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from coordinator.jobs.data import PublicData
     from coordinator.jobs.model import EarlierWeights
     from coordinator.jobs.settings import JobSettings
-    from coordinator.rounds.kit_cache import KitCache
     from coordinator.state import CoordinatorState
     from sojourn.parts import Estimator
     from sojourn.protocol.task import TaskSpec
@@ -54,13 +54,61 @@ if TYPE_CHECKING:
     Compiled = tuple[Kit, NDArray[np.float32]]
     """A kit, and the model that it starts from."""
 
+
 log = logging.getLogger(__name__)
-MOST_NUMBERS = 4096
-"""As many as `messages.Visited.signature` can carry."""
+
+MAX_KITS = 64
+"""Maximum number of cached kits; the least recently used one is deleted first."""
+_HASH = hashlib.sha256().digest_size
+
+
+class CachedKit(msgspec.Struct, frozen=True):
+    """A kit, and the model that it starts from."""
+
+    kit: Kit
+    initial: bytes
+
+
+class KitCache:
+    """A folder of kits. It is optional: a kit that cannot be read or written is compiled."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sojourn" / "kits"
+
+    def find(self, recipe: str) -> tuple[Kit, NDArray[np.float32]] | None:
+        """Return the cached kit of a recipe."""
+        path = self._folder / recipe
+        try:
+            data = path.read_bytes()
+            path.touch()
+        except OSError:
+            return None
+        if hashlib.sha256(data[_HASH:]).digest() != data[:_HASH]:
+            return None
+        try:
+            found = unpack_blob(data[_HASH:], CachedKit)
+        except (InvalidBlob, InvalidMessage):
+            return None
+        return found.kit, np.frombuffer(found.initial, "<f4").astype(np.float32)
+
+    def keep(self, recipe: str, kit: Kit, initial: NDArray[np.float32]) -> None:
+        """Cache the kit of a recipe."""
+        data = pack_blob(CachedKit(kit, initial.astype("<f4").tobytes()))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._folder / recipe, hashlib.sha256(data).digest() + data, sync=False)
+            for old in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MAX_KITS]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            log.debug("%s is not cached: %s", recipe, error)
+
+
+MAX_NUMBERS = 4096
+"""The maximum that `messages.Visited.signature` can carry."""
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """What came of a recipe: a kit, and the model that it starts from."""
+    """The result of a recipe: a kit, and the model that it starts from."""
 
     kit: Ref
     initial: Ref
@@ -72,13 +120,13 @@ class PrepareJob(msgspec.Struct, frozen=True, tag="prepare-job"):
     name: str
     text: str
     known: dict[str, Recipe] = {}
-    """What earlier jobs compiled, by recipe: strategies are compared on one model, and compiling takes seconds."""
+    """Results of earlier jobs by recipe, since compiling takes seconds and strategies are compared on one model."""
     start: StartModel | None = None
-    """The model of an earlier job, where this one starts from it."""
+    """The model of an earlier job, if this one starts from it."""
 
 
 def recipes(durable: CoordinatorState) -> dict[str, Recipe]:
-    """What earlier jobs compiled."""
+    """Return the results of earlier jobs by recipe."""
     return {
         state.recipe: Recipe(state.kit, state.initial)
         for state in durable.jobs.values()
@@ -90,57 +138,55 @@ def prepare(
     work: PrepareJob,
     blobs: BlobStore,
     kits: KitCache | None = None,
-    apart: Callable[[], Compiled] | None = None,
-    say: Callable[[str], None] = lambda _step: None,
+    compile_apart: Callable[[], Compiled] | None = None,
+    notify: Callable[[str], None] = lambda _step: None,
 ) -> JobCompiled:
-    """Read, build, compile, check; everything that came of it is in the blob folder.
+    """Read, build, compile and check; all results are in the blob folder.
 
-    A kit that `kits` has is taken from there; `apart` compiles one that is to be kept there, in another process.
-    `say` is told each step as it begins, in words.
+    kits: the cache of kits. compile_apart: compiles a kit for the cache in another process. notify: receives each
+    step as it begins.
     """
-    say("reading the data")
+    notify("reading the data")
     job = read_job(work.text, work.name)
     data = public_data(job)
-    notices = [*data.odd, *(f"left out of the job's test set and exemplars: {text}" for text in data.skipped)]
+    notices = [*data.odd, *(f"skipped in the job's test set and exemplars: {text}" for text in data.skipped)]
     for text in notices:
         log.warning("%s: %s", job.name, text)
     earlier = earlier_weights(job, work.start, blobs) if work.start else None
     recipe = recipe_of(job, data) if earlier is None else ""
     found = _recalled(work.known.get(recipe), blobs) or (kits.find(recipe) if kits and recipe else None)
-    kit, initial = found or (apart() if apart and recipe else _compiled(job, data, say, earlier))
+    kit, initial = found or (compile_apart() if compile_apart and recipe else _compiled(job, data, notify, earlier))
     if kits and recipe and not found:
         kits.keep(recipe, kit, initial)
-    # What is not of the model: a kit that was kept may be of other data.
-    kit = msgspec.structs.replace(
-        kit, values=data.values, task=_task(kit, data) or msgspec.UNSET, table=data.table or msgspec.UNSET
-    )
+    # These do not depend on the model: a cached kit may have been made with other data.
+    kit = msgspec.structs.replace(kit, values=data.values, task=_task(kit, data), table=data.table)
     check_classifier(job.parts().estimator, kit)
     if isinstance(job.parts().objective, LogitAdjustment) and not kit.task:
         check_output_bias(kit)
     finishing.check_kit(job.parts().finisher, kit)
     if work.start and earlier is None:
-        initial, recipe = started(work.start, kit, blobs), ""  # no other job is to begin with this model by its recipe
-    held, handout = first_vectors(initial, job, blobs, kit)
+        initial, recipe = started(work.start, kit, blobs), ""  # other jobs must not reuse this start by recipe
+    held, wire_vectors = first_vectors(initial, job, blobs, kit)
     return JobCompiled(
         work.name,
         _keep(blobs, kit),
         held,
-        handout,
+        wire_vectors,
         _keep(blobs, data.exemplars) if data.exemplars else None,
         _keep(blobs, data.test) if data.test else None,
         recipe,
         vectors.save(blobs, initial, "float32", kit.model),
         kit.learns.strata.count,
-        within_room(notices, work.name) or msgspec.UNSET,
-        asked_by(kit) or msgspec.UNSET,
+        within_room(notices, work.name),
+        asked_by(kit),
         _normalisation(data),
         training_size(kit),
     )
 
 
 def recipe_of(job: JobSettings, data: PublicData) -> str:
-    """All that a compiled kit depends on; empty for a model of one's own, whose code may have changed meanwhile."""
-    if job.model.own or job.task.own_loss:
+    """Return all that a compiled kit depends on; empty for a custom model, whose code may have changed."""
+    if job.model.custom or job.task.custom_loss:
         return ""
     made_by = [version(each) for each in ("torch", "onnx", "onnxscript")]
     if job.model.name.startswith(TORCHVISION) and find_spec("torchvision"):
@@ -160,33 +206,33 @@ def recipe_of(job: JobSettings, data: PublicData) -> str:
 
 
 def _outliers(job: JobSettings) -> Outliers | None:
-    """The objective, where models have one more answer."""
+    """Return the objective if it adds an output to models."""
     objective = job.parts().objective
     return objective if isinstance(objective, Outliers) else None
 
 
 def _more_graphs(job: JobSettings) -> list[object]:
-    """The objective, where the kit needs further graphs for it; such a kit is in one piece."""
+    """Return the objective if the kit needs more graphs for it; such a kit is not split."""
     objective = job.parts().objective
     if not isinstance(objective, Echo | Outliers | Generated):
         return []
     if job.model.names_frozen:
         raise JobError(
-            f"the objective {name_of(objective)} works on whole models, and this job does not train all tensors: leave "
-            "model.trains out"
+            f"the objective {name_of(objective)} works on whole models, but this job does not train all tensors: "
+            "remove model.trains"
         )
     return [objective if isinstance(objective, Outliers) else name_of(objective)]
 
 
 def _second_stream(job: JobSettings) -> TwoStreamPart | None:
-    """The objective, where the kit needs a graph for it: with the settings that are written into that graph."""
+    """Return the objective if the kit needs a graph for it, with the settings that are written into that graph."""
     objective = job.parts().objective
     return objective.compiled if isinstance(objective, TwoStreamPart) else None
 
 
 @cache
 def _sources() -> bytes:
-    """A hash of the code that kits come from: whoever changes it gets new ones."""
+    """Return a hash of the code that makes kits, so that a change of it invalidates cached kits."""
     return hashlib.sha256(b"".join(file.read_bytes() for file in _source_files())).digest()
 
 
@@ -196,7 +242,7 @@ def _source_files() -> list[Path]:
 
 
 def _digest(name: str) -> str:
-    """By what a file with weights is known: one with other content is another."""
+    """Return the digest of a weights file, which identifies its content."""
     try:
         with Path(name).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -205,13 +251,13 @@ def _digest(name: str) -> str:
 
 
 def _compiled(
-    job: JobSettings, data: PublicData, say: Callable[[str], None], earlier: EarlierWeights | None = None
+    job: JobSettings, data: PublicData, notify: Callable[[str], None], earlier: EarlierWeights | None = None
 ) -> Compiled:
-    say("loading torch")
+    notify("loading torch")
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
-    from coordinator.compiling.sharing import with_shared_weights  # noqa: PLC0415
+    from coordinator.compiling.frozen_parts import with_shared_weights  # noqa: PLC0415
 
-    module = job_model(job, data.input, answers_of(job, data.output), earlier)
+    module = job_model(job, data.input, output_of(job, data.output), earlier)
     learning = job_learning(job, data)
     compiled = compile_kit(
         module,
@@ -228,11 +274,11 @@ def _compiled(
         taps=isinstance(job.parts().objective, Echo),
         outliers=_outliers(job),
         soft=isinstance(job.parts().objective, Generated),
-        report=say,
+        report=notify,
     )
     kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit
-    if learning and learning.own and data.exemplars:
-        from coordinator.compiling.own_losses import blind_loss  # noqa: PLC0415  # see above
+    if learning and learning.loss_name and data.exemplars:
+        from coordinator.compiling.custom_losses import blind_loss  # noqa: PLC0415  # see above
 
         task = msgspec.structs.replace(learning.task, blind=blind_loss(learning, data.exemplars))
         kit = msgspec.structs.replace(kit, task=task)
@@ -240,25 +286,25 @@ def _compiled(
 
 
 def _normalisation(data: PublicData) -> Normalisation:
-    """The constants of a kit that come from the job's data."""
+    """Return the constants of a kit that come from the job's data."""
     return Normalisation(data.mean, data.std, *(data.scaling or ()))
 
 
-def compiled_here(job: JobSettings, data: PublicData, say: Callable[[str], None]) -> Kit:
-    """What a job compiles to in this process, whatever was compiled before."""
-    kit, _ = _compiled(job, data, say)
+def compiled_here(job: JobSettings, data: PublicData, notify: Callable[[str], None]) -> Kit:
+    """Compile a job in this process, without the cache."""
+    kit, _ = _compiled(job, data, notify)
     return kit
 
 
 def _task(kit: Kit, data: PublicData) -> TaskSpec | None:
-    """The task with the strata of the job's own data; what a loss of one's own makes of it was found by torch."""
+    """Return the task with the strata of the job's data; torch found what a custom loss makes of it."""
     if data.task is None or not kit.task:
         return data.task
     return msgspec.structs.replace(data.task, blind=kit.task.blind) if ":" in data.task.loss else data.task
 
 
 def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:
-    """What an earlier job compiled, if it is still there."""
+    """Return what an earlier job compiled, if it is still available."""
     if known is None or not (blobs.has(known.kit.digest) and blobs.has(known.initial.digest)):
         return None
     try:
@@ -271,22 +317,22 @@ def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:
 def first_vectors(
     initial: NDArray[np.float32], job: JobSettings, blobs: BlobStore, kit: Kit
 ) -> tuple[dict[str, Ref], dict[str, Ref]]:
-    """The job's vectors before the first round, and how they travel down: its model, and what its parts keep."""
+    """Return the job's vectors before the first round (its model and its parts' state), exact and as sent."""
     strategy = job.parts()
     held = {"model": initial, **first_state(strategy.aggregator, len(initial))}
     exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in held.items()}
     exact |= save_state(finishing.first_state(strategy, kit, job.seed), strategy.finisher, blobs)
-    return exact, handouts(held, exact, strategy, job, blobs, kit)
+    return exact, sent_vectors(held, exact, strategy, job, blobs, kit)
 
 
 def check_classifier(estimator: Estimator, kit: Kit) -> None:
-    """Whether this model's fully connected layers can describe a device; JobError if they cannot."""
+    """Raise JobError if this model's fully connected layers cannot describe a device."""
     if not isinstance(estimator, ClassifierEstimator):
         return
     numbers = len(classifier_weights(kit, np.zeros(kit.model.size, np.float32), estimator.layers))
-    if estimator.where == "device" and numbers > MOST_NUMBERS:
+    if estimator.where == "device" and numbers > MAX_NUMBERS:
         raise JobError(
-            f"the classifier of this model has {numbers} numbers, and a device can tell {MOST_NUMBERS}: "
+            f"the classifier of this model has {numbers} numbers, but a device can report {MAX_NUMBERS}: "
             f'choose estimator.layers = "last" or estimator.where = "server"'
         )
 

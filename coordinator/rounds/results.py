@@ -1,4 +1,4 @@
-"""What the tours of a round brought home: their models, their reports, what they cost."""
+"""Read the results of a round's tours: their models, their reports, and their traffic."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import msgspec
 import numpy as np
 
 from coordinator.fleet_records import VisitOutcome
-from coordinator.rounds.failure_lines import Mishap, names
+from coordinator.job_state import JobState
 from coordinator.rounds.orders import waves_of
-from coordinator.state import JobState
-from hierarchy.edge.rules import counted_samples
+from coordinator.rounds.round_messages import Failure, names
 from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.model import vectors
-from sojourn.model.lengths import spec_of_vector
+from sojourn.model.gate_rules import counted_samples
+from sojourn.model.vectors import spec_of_vector
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.limits import MOST_BYTES, TEXT, Moment, sum_within
-from sojourn.protocol.visit_words import WOULD_REFUSE
+from sojourn.protocol.limits import MAX_BYTES, TEXT, Moment, sum_within
+from sojourn.protocol.visit_outcomes import WOULD_REFUSE
 from sojourn.protocol.wire import DATA_NOTE, VisitReport
 
 if TYPE_CHECKING:
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
-NAMES_ROOM = 400
-"""Characters for the devices of a tour that is refused."""
-MORE_ATTEMPTS = 4
-"""Attempts of a hop that are believed beyond those that the tour's policy asks for: restarts may bring some."""
+MAX_NAMES_LENGTH = 400
+"""Maximum characters for the devices of a refused tour."""
+EXTRA_ATTEMPTS = 4
+"""Attempts of a hop that are accepted beyond those of the tour's policy, since restarts may cause some."""
 REPORT_BYTES = 64 << 20
-"""Of the reports of a tour."""
+"""Maximum bytes of a tour's reports."""
 log = logging.getLogger(__name__)
 
 
 class CloseRound(msgspec.Struct, frozen=True):
-    """All tours have arrived: make the job's next state of them."""
+    """All tours have arrived: compute the job's next state from them."""
 
     state: JobState
     seconds: float
     traffic: int
-    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    at: Moment | None = None
     measure: bool = True
-    """Whether the model is tested before anything else is done; else that is work of its own (`MeasureRound`)."""
+    """Whether the model is tested while the round is closed; otherwise as separate work (`MeasureRound`)."""
 
 
 def tour_model(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> NDArray[np.float32] | None:
-    """A tour's model, if it has one; a difference is added to the exact start, so that rounding does not pile up."""
+    """Return a tour's model; a difference is added to the exact start, so that rounding errors do not accumulate."""
     arrived = state.arrived.get(tour.number)
     ref = arrived.vectors.get("model") if arrived else None
     if ref is None:
@@ -61,55 +61,55 @@ def tour_model(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> N
     vector = vectors.load(blobs, ref, kit.model)
     if not ref.delta:
         return vector
-    with np.errstate(all="ignore"):  # what is not finite is refused
+    with np.errstate(all="ignore"):  # values that are not finite are refused later
         start = vectors.load(blobs, state.exact_vector(tour.start["model"]), kit.model)
-        return vectors.moved(start, vector, kit.model)
+        return vectors.apply_delta(start, vector, kit.model)
 
 
 def returned_by(
     state: JobState, tour: TourPlan, names: tuple[str, ...], blobs: BlobStore, kit: Kit
 ) -> dict[str, NDArray[np.float32]]:
-    """The sums of what the tour's devices returned besides their models."""
+    """Return the sums of what the tour's devices returned in addition to their models."""
     arrived = state.arrived.get(tour.number)
     found = {name: arrived.vectors[name] for name in names if name in arrived.vectors} if arrived else {}
     return {name: vectors.load(blobs, ref, kit.model) for name, ref in found.items()}
 
 
-def told_by(state: JobState, tour: TourPlan) -> dict[str, Ref]:
-    """What the device of a tour told of itself, for the finisher."""
+def reported_refs(state: JobState, tour: TourPlan) -> dict[str, Ref]:
+    """Return the vectors that a tour's device reported for the finisher."""
     arrived = state.arrived.get(tour.number)
-    names = state.strategy.objective.tells
+    names = state.strategy.objective.reports
     return {name: arrived.vectors[name] for name in names if name in arrived.vectors} if arrived else {}
 
 
-def told_vectors(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> dict[str, NDArray[np.float32]]:
-    """The same as vectors; InvalidBlob where one has not the length that it must have, or is missing."""
-    if not (names := state.strategy.objective.tells) or state.phase != "train":
+def reported_vectors(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> dict[str, NDArray[np.float32]]:
+    """Load these vectors; raises InvalidBlob if one is missing or has the wrong length."""
+    if not (names := state.strategy.objective.reports) or state.phase != "train":
         return {}
-    refs = told_by(state, tour)
-    if lacking := [name for name in names if name not in refs]:
-        raise InvalidBlob(f"the vector {lacking[0]!r} did not come with the model")
+    refs = reported_refs(state, tour)
+    if missing := [name for name in names if name not in refs]:
+        raise InvalidBlob(f"the vector {missing[0]!r} did not come with the model")
     objective = state.strategy.objective
     return {name: vectors.load(blobs, ref, spec_of_vector(name, objective, kit)) for name, ref in refs.items()}
 
 
 def reports_of(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitReport]:
-    """How each visit of a tour ended: only of devices and hops that the tour has, and each hop done once."""
+    """Return how each visit ended, only for devices and hops of the tour, and each hop done at most once."""
     visits, most = len(tour.hops) * max(1, waves_of(state)), state.settings.gate.bounds(1.0)
-    attempts = 1 + state.settings.tours.retries + len(tour.spares) + MORE_ATTEMPTS
+    attempts = 1 + state.settings.tours.retries + len(tour.spares) + EXTRA_ATTEMPTS
     found, done, tried = [], set(), Counter[int]()
-    strange = 0
+    unexpected = 0
     for report in _reports(state, tour, blobs):
         known = report.device in tour.hops or report.device in tour.spares
         if not known or report.hop >= visits or report.hop in done or tried[report.hop] >= attempts:
-            strange += 1
+            unexpected += 1
             continue
         tried[report.hop] += 1
         if report.status == "done":
             done.add(report.hop)
         found.append(msgspec.structs.replace(report, samples=counted_samples(report.samples, most)))
-    if strange:
-        log.warning("site %s reports %d visits that its tour %d does not have", tour.site, strange, tour.number)
+    if unexpected:
+        log.warning("site %s reports %d visits that its tour %d does not have", tour.site, unexpected, tour.number)
     return found
 
 
@@ -124,42 +124,42 @@ def _reports(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitRep
 
 
 def sample_of(strides: Iterable[float]) -> tuple[float, ...]:
-    """Some of the strides, from everywhere among them: what the gate compares the next round with."""
+    """Return an evenly spaced sample of the strides, as a reference for the next round."""
     ordered = sorted(strides)
     return tuple(ordered[:: max(1, len(ordered) // 128)][:256])
 
 
 def visit_alone(tour: TourPlan, reports: Iterable[VisitReport]) -> VisitReport | None:
-    """The visit that a tour of one device consists of; a spare may have stood in."""
+    """Return the visit of a tour with a single device, which may be a spare."""
     done = [report for report in reports if report.status == "done"]
     return done[0] if len(tour.hops) == len(done) == 1 else None
 
 
-def mishaps_of(
+def failures_of(
     state: JobState, tour: TourPlan, reports: Iterable[VisitReport], refused: str | None = None
-) -> list[Mishap]:
-    """What went wrong on a tour; `refused` is why the tour itself counts for nothing."""
+) -> list[Failure]:
+    """Return the failures of a tour; `refused` is why the tour itself does not count."""
     reports = list(reports)
     found, alone = [], visit_alone(tour, reports)
     if refused and alone:
-        own = alone.reason.startswith(DATA_NOTE)  # what the device says of its data explains, and does not decide
+        own = alone.reason.startswith(DATA_NOTE)  # a device's note on its data is an explanation, not the cause
         why = f"{refused}; {alone.reason}" if own else f"{alone.reason}, and {refused}" if alone.reason else refused
-        found.append(Mishap(alone.device, f"refused when its model came from site {tour.site}, {why}"))
+        found.append(Failure(alone.device, f"refused when its model came from site {tour.site}, {why}"))
     elif refused:
         done = sum(each.status == "done" for each in reports)
-        whole = f"its tour of {names(tour.hops, NAMES_ROOM)} is refused, {refused}"
-        found.append(Mishap(f"site {tour.site}", whole, max(1, done)))
-    found += [Mishap(each.device, f"{each.status}, {each.reason}") for each in reports if each.status != "done"]
+        whole = f"its tour of {names(tour.hops, MAX_NAMES_LENGTH)} is refused, {refused}"
+        found.append(Failure(f"site {tour.site}", whole, max(1, done)))
+    found += [Failure(each.device, f"{each.status}, {each.reason}") for each in reports if each.status != "done"]
     if reason := state.given_up.get(tour.number):
-        found += [Mishap(device, f"not visited, site {tour.site}: {reason}") for device in dict.fromkeys(tour.hops)]
+        found += [Failure(device, f"not visited, site {tour.site}: {reason}") for device in dict.fromkeys(tour.hops)]
     return found
 
 
-def flagged_tour(tour: TourPlan, flagged: str) -> Mishap:
-    """What the coordinator would have refused, where `gate = "report"`."""
+def flagged_tour(tour: TourPlan, flagged: str) -> Failure:
+    """Return what the coordinator would have refused, if `gate = "report"`."""
     if len(tour.hops) == 1:
-        return Mishap(tour.hops[0], flagged)
-    return Mishap(f"site {tour.site}", f"its tour of {names(tour.hops, NAMES_ROOM)} {flagged}")
+        return Failure(tour.hops[0], flagged)
+    return Failure(f"site {tour.site}", f"its tour of {names(tour.hops, MAX_NAMES_LENGTH)} {flagged}")
 
 
 def outcomes_of(
@@ -169,7 +169,7 @@ def outcomes_of(
     given_up: str | None,
     flagged: str | None = None,
 ) -> list[VisitOutcome]:
-    """How each visit of a tour ended, as it is remembered; of a tour that was given up, whom it was to visit.
+    """Return how each visit of a tour ended; for a tour that was given up, its planned visits.
 
     flagged: why the coordinator would have refused the tour.
     """
@@ -191,12 +191,12 @@ def outcomes_of(
 
 
 def _verdict_first(verdict: str | None, own: str) -> tuple[str, ...]:
-    """A verdict on the tour stands before a visit's own reason; of two flags the visit's own is enough."""
+    """Return the reasons with a verdict on the tour first; of two flags, the visit's own is enough."""
     if verdict and verdict.startswith(WOULD_REFUSE) and own.startswith(WOULD_REFUSE):
         return (own,)
     return (verdict or "", own)
 
 
 def traffic_of(work: CloseRound) -> int:
-    """The payload bytes of a round: between cloud and sites, and between sites and devices."""
-    return sum_within([work.traffic, *(toured.traffic for toured in work.state.arrived.values())], MOST_BYTES)
+    """Return the payload bytes of a round: between cloud and sites, and between sites and devices."""
+    return sum_within([work.traffic, *(toured.traffic for toured in work.state.arrived.values())], MAX_BYTES)

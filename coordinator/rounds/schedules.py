@@ -1,13 +1,12 @@
-"""Which sets train in a round, from which model each departs, and when models merge.
+"""Decide which sets train in a round, from which model each departs, and when models merge.
 
-A *departure* is a set on its way: its devices in the order of visits, the slot its model departs from and returns to
-(none: the global model), and its leg. Legs follow one another within a round: a later leg departs from the model that
-the earlier one brought home.
+A *departure* is a set with its devices in the order of visits, the slot from which its model departs and to which it
+returns (none: the global model), and its leg. Legs run one after another within a round: a later leg departs from the
+model that the earlier one brought back.
 
-What failures do. A tour that came to nothing leaves its slot as it was: model and weight; the slot merges with what it
-has seen. A set whose devices have all left has no tour; with fewer sets than slots the last slots rest. A leg that came
-to nothing passes on the model it was given. A device that comes later joins when the devices are arranged the next
-time.
+Failures: a failed tour leaves its slot's model and weight unchanged, and the slot merges with what it has seen. A set
+whose devices have all disconnected has no tour; with fewer sets than slots, the last slots pause. A failed leg passes
+on its input. A device that connects later joins at the next arrangement.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from sojourn.parts import (
     SequentialToParallel,
     Slots,
 )
-from sojourn.parts.own import load
+from sojourn.parts.custom_code import load
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a round is planned or closed: its number, the rounds since models last merged, the sets that there are."""
+    """When a round is planned or closed: its number, the rounds since the last merge, and the number of sets."""
 
     round: int
     since_merge: int
@@ -48,7 +47,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Departure:
-    """A set on its way."""
+    """A set that departs in a round."""
 
     set: ClientSet
     slot: str | None = None
@@ -56,7 +55,7 @@ class Departure:
 
 
 def sets_asked_for(schedule: Schedule, number: int, devices: int) -> int | None:
-    """How many sets the arranger is to make in this round; None leaves it to the arranger."""
+    """Return how many sets the arranger must make in this round; None lets the arranger decide."""
     if isinstance(schedule, SequentialToParallel):
         return min(groups(schedule, number), devices)
     if isinstance(schedule, OwnSchedule) and (asks := getattr(_own(schedule), "wanted_sets", None)):
@@ -66,21 +65,21 @@ def sets_asked_for(schedule: Schedule, number: int, devices: int) -> int | None:
 
 
 def groups(stp: SequentialToParallel, number: int) -> int:
-    """FedGSP's f(r), before it is cut to the number of devices."""
-    # alpha = 0.1 and r = 11 give 1.9999999999999998 where a person counts 2.
+    """Return FedGSP's f(r), before it is limited to the number of devices."""
+    # In floats, alpha = 0.1 and r = 11 give 1.9999999999999998 instead of 2.
     match stp.growth:
         case "linear":
             grown = stp.alpha * (number - 1) + 1
         case "log":
             grown = stp.alpha * math.log(number) + 1
         case "exp":
-            # Far beyond the number of devices of any fleet, and a float still holds it.
+            # Far beyond the number of devices of any fleet, but still within a float.
             grown = math.exp(min((number - 1) * math.log1p(stp.alpha), 100.0))
     return stp.beta * math.floor(grown + 1e-9)
 
 
 def rearranges(schedule: Schedule, number: int) -> bool:
-    """Whether this round is arranged anew; the first always is."""
+    """Return whether this round is arranged again; the first always is."""
     match schedule:
         case EveryRound() | Slots() | EdgeCloud():
             every = schedule.rearrange_every
@@ -95,7 +94,7 @@ def rearranges(schedule: Schedule, number: int) -> bool:
 
 
 def depart(schedule: Schedule, sets: Sequence[ClientSet], moment: Moment) -> list[Departure]:
-    """The departures of a round, in plan order."""
+    """Return the departures of a round, in plan order."""
     if isinstance(schedule, OwnSchedule):
         return list(_own(schedule).depart(sets, moment))
     if isinstance(schedule, EdgeCloud):
@@ -117,12 +116,12 @@ def depart(schedule: Schedule, sets: Sequence[ClientSet], moment: Moment) -> lis
 
 
 def is_alone(schedule: PhasedRing, number: int) -> bool:
-    """Whether every device is by itself in this round, before the ring or after it."""
+    """Return whether every device trains alone in this round, before or after the ring."""
     return not 1 < number < schedule.fixed_rounds
 
 
 def _phase_departures(schedule: PhasedRing, sets: Sequence[ClientSet], number: int) -> list[Departure]:
-    """All devices side by side, or the sets one after another."""
+    """Return departures of all devices in parallel, or of the sets one after another."""
     if not is_alone(schedule, number):
         return [Departure(each, leg=leg) for leg, each in enumerate(sets)]
     homes = {device: each.site for each in reversed(sets) for device in each.devices}
@@ -131,7 +130,7 @@ def _phase_departures(schedule: PhasedRing, sets: Sequence[ClientSet], number: i
 
 
 def merges(schedule: Schedule, moment: Moment) -> bool:
-    """Whether the models merge when this round closes.
+    """Return whether the models merge when this round closes.
 
     An unfinished last cycle of FedCat merges too; FedSeqInter ends with the mean that is evaluated between merges.
     """
@@ -148,16 +147,16 @@ def merges(schedule: Schedule, moment: Moment) -> bool:
 def _chosen(
     schedule: EveryRound | Slots | SequentialToParallel | Ring | OneShot, sets: Sequence[ClientSet], seed: int
 ) -> list[tuple[int, ClientSet]]:
-    """The sets that train, with their numbers: in the order of the draw, or all as they are.
+    """Return the sets that train, with their numbers: in the order of the draw, or all as they are.
 
-    Slots are drawn even when all train: a model that met its own superclient again and again would not travel.
+    Slots are drawn even if all train: otherwise a model would meet the same superclient again and again.
     """
     match schedule:
         case EveryRound() | Slots():
-            # 0.29 * 100 is 28.999999999999996: what a person calls 29 must not become 28.
+            # In floats, 0.29 * 100 is 28.999999999999996 and must count as 29.
             count = max(1, math.floor(schedule.fraction * len(sets) + 1e-9))
         case SequentialToParallel():
-            # Half a group up: Python's own rounding would make 2 of 2.5.
+            # Round half a group up: Python's rounding would turn 2.5 into 2.
             count = max(1, math.floor(schedule.kappa * len(sets) + 0.5 + 1e-9))
         case _:
             count = len(sets)

@@ -1,4 +1,4 @@
-"""Starting a job from the model of an earlier one: which model that is, and whether it fits."""
+"""Find the earlier model that a job starts from, and check that it fits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.jobs.model import EarlierWeights, named_tensors
-from coordinator.jobs.start import read_start
+from coordinator.jobs.settings import read_start
 from coordinator.records import ENDED
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StartModel(msgspec.Struct, frozen=True):
-    """The model that a job starts from, with the kit that says what it is; `source` is for people."""
+    """The model that a job starts from, with the kit that describes it; `source` is its description for people."""
 
     source: str
     kit: Ref
@@ -33,7 +33,7 @@ class StartModel(msgspec.Struct, frozen=True):
 
 
 def start_of(job: JobSettings, durable: CoordinatorState) -> StartModel | None:
-    """The model that a job is to start from, None for a new one; JobError where it cannot be had."""
+    """Return the model that a job starts from, None for a new one; raises JobError if it is not available."""
     start = read_start(job.model.start, job.name) if job.model.start is not None else None
     if start is None:
         return None
@@ -51,8 +51,8 @@ def start_of(job: JobSettings, durable: CoordinatorState) -> StartModel | None:
     return StartModel(f"round {number} of job {start.job!r}", earlier.kit, earlier.models[number])
 
 
-def objection_to_start(job: JobSettings, durable: CoordinatorState) -> str | None:
-    """Why a job that is submitted cannot start as it says; of an earlier one that is not over yet, nobody knows."""
+def start_refusal_reason(job: JobSettings, durable: CoordinatorState) -> str | None:
+    """Return why a submitted job cannot start as configured, or None; an unfinished earlier job is checked later."""
     if job.model.start is not None and (named := read_start(job.model.start, job.name)):
         earlier = durable.jobs.get(named.job)
         if earlier is not None and earlier.status not in ENDED:
@@ -65,7 +65,7 @@ def objection_to_start(job: JobSettings, durable: CoordinatorState) -> str | Non
 
 
 def waits_for(name: str, durable: CoordinatorState) -> str | None:
-    """The name of a job that has not been compiled yet and starts from the model of this one."""
+    """Return the name of a job that is not compiled yet and starts from the model of this one, or None."""
     for state in durable.jobs.values():
         start = state.settings.model.start
         if state.status in ENDED or state.kit is not None or start is None:
@@ -76,14 +76,14 @@ def waits_for(name: str, durable: CoordinatorState) -> str | None:
 
 
 def earlier_weights(job: JobSettings, start: StartModel, blobs: BlobStore) -> EarlierWeights | None:
-    """The earlier model by the names of its tensors, where this job's own has another head or trains other tensors.
+    """Return the earlier model's tensors by name, if this job has another head or trains other tensors.
 
-    None where one vector takes the place of the other, as it does for two jobs that train all of one model.
+    None if the earlier vector can be used as it is, as for two jobs that train all of one model.
     """
     kit, vector = _read(start, blobs)
     if kit.frozen and not job.model.trains:
         raise JobError(
-            f"model.start: {start.source} has tensors that were not trained: say which ones this job trains, "
+            f"model.start: {start.source} has tensors that were not trained: list the tensors that this job trains, "
             'model.trains = ["*"] for all'
         )
     if not job.model.trains and not job.model.new_head:
@@ -92,12 +92,12 @@ def earlier_weights(job: JobSettings, start: StartModel, blobs: BlobStore) -> Ea
 
 
 def started(start: StartModel, kit: Kit, blobs: BlobStore) -> NDArray[np.float32]:
-    """The vector that a job with this kit starts from; JobError where the earlier model is of another form."""
+    """Return the vector that a job with this kit starts from; raises JobError if the earlier model has another form."""
     earlier, vector = _read(start, blobs)
     if reason := _misfit(earlier, kit):
         raise JobError(
-            f"model.start: {start.source} does not fit this job's model: {reason}. Give this job the same model.name, "
-            "model.options and data, or leave model.start out"
+            f"model.start: {start.source} does not fit this job's model: {reason}. Use the same model.name, "
+            "model.options and data for this job, or remove model.start"
         )
     return vector
 
@@ -111,7 +111,7 @@ def _read(start: StartModel, blobs: BlobStore) -> tuple[Kit, NDArray[np.float32]
 
 
 def _misfit(earlier: Kit, kit: Kit) -> str | None:
-    """In what two models differ, the first thing only."""
+    """Return the first difference between two models, or None."""
     theirs, ours = earlier.model.tensors, kit.model.tensors
     for their, our in zip(theirs, ours, strict=False):
         if their != our:

@@ -1,7 +1,7 @@
-"""Judges tours that are home: what a site says of them is not believed more than what a device says.
+"""Check completed tours: a site's reports are trusted no more than a device's.
 
-A tour's model must be finite and of the right length, no farther from its start than its visits can have gone, and not
-lead away from the exemplars, by the rules of the gate. It weighs what its reports allow.
+A tour's model must be finite and of the right length. By the gate's rules, it must not be farther from its start than
+its visits can have moved it, and not increase the loss on the exemplars too much. Its weight is limited by its reports.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.rounds.hop_check import SHORTENED, HopCheck
-from coordinator.rounds.orders import Leg, Rises, bounds_beside, rises_of, task_of, waves_of
-from coordinator.rounds.results import returned_by, told_vectors, tour_model
-from hierarchy.edge.rules import (
+from coordinator.rounds.device_signatures import HopCheck
+from coordinator.rounds.orders import Leg, Rises, peer_bounds, rises_of, task_of, waves_of
+from coordinator.rounds.results import reported_vectors, returned_by, tour_model
+from sojourn.errors import InvalidBlob
+from sojourn.model import vectors
+from sojourn.model.gate_rules import (
     Refusal,
     Update,
     against,
@@ -30,10 +32,8 @@ from hierarchy.edge.rules import (
     too_long,
     unsound_state,
 )
-from sojourn.errors import InvalidBlob
-from sojourn.model import vectors
-from sojourn.model.weights import within_share
-from sojourn.protocol.visit_words import WOULD_REFUSE
+from sojourn.model.vectors import cap_weights
+from sojourn.protocol.visit_outcomes import SHORTENED, WOULD_REFUSE
 from sojourn.protocol.wire import stride, visit_steps
 from sojourn.store.blobs import ref_of
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from coordinator.job_state import JobState
     from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
-    from coordinator.state import JobState
-    from hierarchy.edge.exemplar_view import ExemplarView
+    from sojourn.model.exemplar_view import ExemplarView
     from sojourn.parts import TourBounds
     from sojourn.protocol.wire import VisitReport
     from sojourn.store.blobs import BlobStore
@@ -54,31 +54,31 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
     Reported = Sequence[tuple[TourPlan, Sequence[VisitReport]]]
 
-NOBODY_SIGNS = HopCheck()
+NO_SIGNATURES = HopCheck()
 BY = "by the coordinator, because"
 FORGED = "check the keys of the devices and whether this edge server can be trusted"
-"""What to do about a tour that its devices did not sign as its site reports it."""
-MOST_RISE = 1e6
-"""A usual rise beyond this is no other one."""
-FEW_RISES = 8
-"""With fewer rises than this, how far they are apart says nothing."""
+"""What to do about a tour whose signatures do not match its site's report."""
+MAX_RISE = 1e6
+"""Larger rises are ignored when computing the usual one."""
+MIN_RISES = 8
+"""With fewer rises than this, their spread is not significant."""
 SEVERAL_VISITS = 2.0
 """The evidence allowed against a tour of several visits, relative to that against a single one."""
-OUTSTANDING = 4.0
-"""A result that is judged beside others may be so many median deviations over the median, if they differ much."""
+MAX_DEVIATIONS = 4.0
+"""Number of median deviations above the median that a result may be, compared with others that differ much."""
 
 
 def usual_rise(rises: Sequence[float]) -> Rises | None:
-    """The median of some rises, at least 1, and their median deviation from it; None without any."""
+    """Return the median of some rises, at least 1, and their median deviation from it; None without any."""
     if not rises:
         return None
     usual = median(rises)
-    spread = median(abs(rise - usual) for rise in rises) if len(rises) >= FEW_RISES else math.inf
-    return min(MOST_RISE, max(1.0, usual)), spread
+    spread = median(abs(rise - usual) for rise in rises) if len(rises) >= MIN_RISES else math.inf
+    return min(MAX_RISE, max(1.0, usual)), spread
 
 
 class TourCheck:
-    """What the tours of a leg or a round brought home, judged by the rules of the job's gate."""
+    """The results of a leg's or a round's tours, checked by the rules of the job's gate."""
 
     def __init__(
         self,
@@ -86,17 +86,17 @@ class TourCheck:
         reported: Reported,
         blobs: BlobStore,
         evaluator: Evaluator,
-        hops: HopCheck = NOBODY_SIGNS,
+        hops: HopCheck = NO_SIGNATURES,
     ) -> None:
         self._hops, self._verdicts = hops, dict[int, Refusal | None]()
         self._state, self._blobs, self._evaluator = state, blobs, evaluator
         self._kit, self._gate = evaluator.kit(state), state.settings.gate.rules
         self._leg = Leg(state)
         self._done = {tour.number: [it for it in each if it.status == "done"] for tour, each in reported}
-        everybody = [report for each in self._done.values() for report in each]
-        told = [each for each in state.samples.values() or (report.samples for report in everybody) if each > 0]
-        self._usual_samples = int(median(told)) if told else None
-        self._bounds = bounds_beside(state, self._usual_samples, rises_of(state))
+        all_members = [report for each in self._done.values() for report in each]
+        counts = [each for each in state.samples.values() or (report.samples for report in all_members) if each > 0]
+        self._usual_samples = int(median(counts)) if counts else None
+        self._bounds = peer_bounds(state, self._usual_samples, rises_of(state))
         self._tasks = {tour.number: task_of(state, tour) for tour, _ in reported}
         kept = [
             stride(report.norm, steps)
@@ -106,24 +106,24 @@ class TourCheck:
         ]
         refused = [report for _, each in reported for report in each if report.status == "refused"]
         self.strides = [*kept, *(report.stride for report in refused if report.norm)]
-        """How far each visit went, as it compares between devices with little and with much data.
+        """How far each visit moved the model, normalised so that devices with little and much data are comparable.
 
-        Those of refused results are among them: if the gate is wrong about most, it is right again in the next round.
+        Those of refused results are included: if the gate is wrong about most, the next round corrects it.
         """
-        self.rises = [rise for report in [*everybody, *refused] if (rise := report.metrics.get("rise", 0.0)) > 0]
-        """By which factor each visit made the loss on the exemplars grow."""
+        self.rises = [rise for report in [*all_members, *refused] if (rise := report.metrics.get("rise", 0.0)) > 0]
+        """The factor by which each visit increased the loss on the exemplars."""
 
     def model(self, tour: TourPlan) -> Vector | None:
-        """A tour's model, if it has one that passes."""
+        """Return a tour's model if it passes the checks."""
         return None if self.refusal(tour) else tour_model(self._state, tour, self._blobs, self._kit)
 
     def refusal(self, tour: TourPlan) -> str | None:
-        """By what and why a tour that is home is refused; None if it counts, or brought no model."""
+        """Return the check and the reason by which a tour is refused; None if it counts, or brought back no model."""
         found = self._verdict(tour)
         return f"{BY} {found}" if found and (found.damage or not self._bounds.report) else None
 
     def flagged(self, tour: TourPlan) -> str | None:
-        """Why a tour that counts would have been refused, where `gate = "report"`."""
+        """Return why a tour that counts would have been refused, if `gate = "report"`."""
         found = self._verdict(tour)
         return f"{WOULD_REFUSE}{BY} {found}" if found and not self.refusal(tour) else None
 
@@ -139,7 +139,7 @@ class TourCheck:
             model = tour_model(self._state, tour, self._blobs, self._kit)
             names = self._state.strategy.objective.returns if self._state.phase == "train" else ()
             returned = returned_by(self._state, tour, names, self._blobs, self._kit)
-            returned |= told_vectors(self._state, tour, self._blobs, self._kit) if model is not None else {}
+            returned |= reported_vectors(self._state, tour, self._blobs, self._kit) if model is not None else {}
         except InvalidBlob as error:
             return damaged(str(error))
         if model is None:
@@ -152,21 +152,21 @@ class TourCheck:
         if fault := next((fault for fault in faults if fault), None):
             return damaged(fault)
         if not self._done[tour.number]:
-            return Refusal("it has a model, but its site reports no visit that made it", FORGED, damage=True)
-        # Of an earlier leg the start is gone: it was judged when its leg passed.
+            return Refusal("it has a model, but its site reports no visit that trained it", FORGED, damage=True)
+        # The start of an earlier leg is no longer stored: it was checked when that leg ended.
         return self._judged(tour, model) if tour.leg == self._state.leg and self._state.phase == "train" else None
 
     def _judged(self, tour: TourPlan, model: Vector) -> Refusal | None:
-        """Whether a finite model can be what the tour's visits made of its start."""
+        """Return why a finite model cannot result from the tour's visits and its start, or None."""
         if not self._state.settings.gate.on:
             return None
         update, task = self._update(tour, model), self._tasks[tour.number]
-        strides = self._usual_stride if task.objective.length_tells else []
+        strides = self._usual_stride if task.objective.norm_comparable else []
         one_step = longest_way(self._gate, strides, 1, task.training, None)
         longest = one_step * sum(math.sqrt(steps) for steps in self._steps(tour.number))
         bounds = self._together if self._leg.judges_together(tour) else self._bounds
         if len(self._done[tour.number]) > 1:
-            # The edge server has judged each visit, and what is usual is known of single visits only.
+            # The edge server checked each visit, and usual values are known for single visits only.
             most = bounds.most_evidence and SEVERAL_VISITS * bounds.most_evidence
             bounds = msgspec.structs.replace(bounds, most_rise=None, most_evidence=most)
         if reason := too_long(update.norm, longest):
@@ -183,11 +183,11 @@ class TourCheck:
         came = self._state.arrived[tour.number].vectors["model"]
         exact = came.encoding == "float32" and not came.delta
         digest = came.digest if exact else ref_of(model.astype("<f4", copy=False).tobytes()).digest
-        return Update(before, model, (start.digest, digest), self._kit.model.learnt)
+        return Update(before, model, (start.digest, digest), self._kit.model.learned)
 
     @cached_property
     def _usual_stride(self) -> list[float]:
-        """The median of the strides that are known: what the longest way is worked out from."""
+        """The median of the known strides, as a list, from which the maximum distance is computed."""
         strides = [*self._state.norms, *self.strides]
         return [median(strides)] if strides else []
 
@@ -197,29 +197,29 @@ class TourCheck:
 
     @cached_property
     def _together(self) -> TourBounds:
-        """The bounds for devices that are alone on their tours: what the others of the same round do is usual.
+        """The bounds for devices that are alone on their tours: the other results of the round define what is usual.
 
-        Their rises are worked out here, from the models themselves.
+        Their rises are computed here, from the models themselves.
         """
         if self._view is None:
             return self._bounds
         found = []
         for tour in self._state.tours:
             if tour.leg == self._state.leg and self._leg.judges_together(tour):
-                model = self._sound(tour)
+                model = self._finite_model(tour)
                 found += [] if model is None else [rise_of(self._update(tour, model), self._view)]
-        return bounds_beside(self._state, self._usual_samples, self._room(found) or rises_of(self._state))
+        return peer_bounds(self._state, self._usual_samples, self._room(found) or rises_of(self._state))
 
     def _room(self, rises: Sequence[float]) -> Rises | None:
-        """What is usual where devices with few classes in common differ much: one result must stand out from them."""
+        """Return the usual rise if devices share few classes and differ much: a bad result must exceed it clearly."""
         usual = usual_rise(rises)
         if not usual or self._gate.loss_factor is None:
             return usual
         apart = median(abs(rise - usual[0]) for rise in rises)
-        return min(MOST_RISE, max(usual[0], (usual[0] + OUTSTANDING * apart) / self._gate.loss_factor)), usual[1]
+        return min(MAX_RISE, max(usual[0], (usual[0] + MAX_DEVIATIONS * apart) / self._gate.loss_factor)), usual[1]
 
-    def _sound(self, tour: TourPlan) -> Vector | None:
-        """A tour's model, if it is there and finite."""
+    def _finite_model(self, tour: TourPlan) -> Vector | None:
+        """Return a tour's model if it is present and finite."""
         try:
             model = tour_model(self._state, tour, self._blobs, self._kit)
         except InvalidBlob:
@@ -227,14 +227,14 @@ class TourCheck:
         return None if model is None or not_finite(model) or unsound_state(model, self._kit.model) else model
 
     def _steps(self, number: int) -> list[int]:
-        """The steps of a tour's visits, as its task has them."""
+        """Return the steps of a tour's visits according to its task."""
         return [
             visit_steps(self._tasks[number], granted_samples(report.samples, self._bounds), earlier)
             for earlier, report in enumerate(self._done[number])
         ]
 
     def weight(self, tour: TourPlan) -> float:
-        """The samples that a tour weighs: those of its visits, in which no device has more than its share."""
+        """Return the weight of a tour in samples: those of its visits, with each device limited to its share."""
         arrived = self._state.arrived[tour.number]
         return min(
             float(arrived.samples),
@@ -243,17 +243,17 @@ class TourCheck:
 
     @cached_property
     def _share(self) -> dict[str, float]:
-        """The part of each device's samples that counts: all of them, mostly."""
-        told: Counter[str] = Counter()
+        """The part of each device's samples that counts, usually all."""
+        counts: Counter[str] = Counter()
         for number in self._done:
             for report in self._weighing(number):
-                told[report.device] += report.samples
-        counted = within_share([float(samples) for samples in told.values()], self._bounds.most_share)
-        parts = zip(told.items(), counted, strict=True)
+                counts[report.device] += report.samples
+        counted = cap_weights([float(samples) for samples in counts.values()], self._bounds.most_share)
+        parts = zip(counts.items(), counted, strict=True)
         return {device: 1.0 if samples <= most else most / samples for (device, samples), most in parts}
 
     def _weighing(self, number: int) -> list[VisitReport]:
-        """The visits that a tour's model stands for: all, or with merges at the edge those of the last wave."""
+        """Return the visits that a tour's model represents: all, or with merges at the edge those of the last wave."""
         done = self._done[number]
         if not waves_of(self._state) or not done:
             return done

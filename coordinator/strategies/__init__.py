@@ -1,101 +1,37 @@
-"""Strategies by name. A paper is one short file."""
+"""The catalogue of strategies: each module holds a paper's strategy and its variants."""
 
 from __future__ import annotations
 
 from inspect import cleandoc
-from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.strategies import (
-    chain,
-    clusamp,
-    dense,
-    dfedavgm,
-    dfedsam,
-    fedadagrad,
-    fedadam,
-    fedavg,
-    fedavgm,
-    fedbn,
-    fedcat,
-    fedcat_dc,
-    fedcat_gc,
-    feddyn,
-    fedelmy,
-    fedelmy_few_shot,
-    fedelmy_parallel,
-    fedfusion,
-    fedgen,
-    fedgsp,
-    fedmmd,
-    fedov,
-    fedprox,
-    fedseq,
-    fedseq_dyn,
-    fedseq_inter,
-    fedseq_inter_dyn,
-    fedseq_inter_prox,
-    fedseq_prox,
-    fedyogi,
-    hiercluster,
-    hierfavg,
-    ida,
-    keel,
-    ma_echo,
-    metafed,
-    moon,
-    naive_gsp,
-    naive_gsp_icg,
-    scaffold,
-    visit,
-)
-from coordinator.strategies.strategy import Strategy
+from coordinator.strategies import fedavg, fedcat, fedelmy, fedgsp, fedseq, one_shot, personal, two_streams, visit
+from coordinator.strategies.strategy import Named, Strategy
 from sojourn.errors import ConfigError
 from sojourn.settings import nearest
 
-if TYPE_CHECKING:
-    from types import ModuleType
+__all__ = ["DEFAULT_STRATEGY", "RECOMMENDED_STRATEGY", "STRATEGIES", "Named", "Strategy", "find", "named"]
 
-__all__ = ["RECOMMENDED", "STRATEGIES", "Named", "Strategy", "find", "named"]
-
-RECOMMENDED = "keel"
-"""What `sojourn demo` and simulations without a job file run. A job file that names no strategy means `visit`."""
-
-
-class Named(NamedTuple):
-    """A strategy as people know it: its file's docstring is a title, the paper, and what it does."""
-
-    name: str
-    title: str
-    paper: str
-    text: str
-    summary: str
-    strategy: Strategy
-
-
-def _read(module: ModuleType) -> Named:
-    name = module.__name__.rpartition(".")[2].replace("_", "-")
-    title, paper, text = cleandoc(module.__doc__ or "").split("\n\n", 2)
-    return Named(name, title.removesuffix("."), paper, text, module.SUMMARY, module.STRATEGY)
-
-
+DEFAULT_STRATEGY = "visit"
+"""The strategy of a job file that does not name one."""
+RECOMMENDED_STRATEGY = "keel"
+"""The strategy of `sojourn demo` and of simulations without a job file."""
+_LISTED = (
+    visit.VISIT, visit.KEEL, visit.HIERCLUSTER, fedavg.FEDAVG, fedavg.FEDAVGM, fedavg.FEDPROX, two_streams.FEDMMD,
+    two_streams.MOON, two_streams.FEDFUSION, two_streams.FEDGEN, fedavg.SCAFFOLD, fedavg.FEDDYN, fedavg.FEDADAGRAD,
+    fedavg.FEDADAM, fedavg.FEDYOGI, fedavg.IDA, fedavg.HIERFAVG, fedavg.CLUSAMP, fedseq.FEDSEQ, fedseq.FEDSEQ_PROX,
+    fedseq.FEDSEQ_DYN, fedseq.FEDSEQ_INTER, fedseq.FEDSEQ_INTER_PROX, fedseq.FEDSEQ_INTER_DYN, fedgsp.FEDGSP,
+    fedgsp.NAIVE_GSP, fedgsp.NAIVE_GSP_ICG, fedcat.FEDCAT, fedcat.FEDCAT_GC, fedcat.FEDCAT_DC, fedelmy.FEDELMY,
+    fedelmy.FEDELMY_FEW_SHOT, fedelmy.FEDELMY_PARALLEL, fedelmy.CHAIN, fedavg.DFEDAVGM, fedavg.DFEDSAM, personal.FEDBN,
+    personal.METAFED, one_shot.DENSE, one_shot.MA_ECHO, one_shot.FEDOV,
+)  # fmt: skip
 STRATEGIES: dict[str, Named] = {
-    each.name: each
-    for each in map(
-        _read,
-        (
-            visit, keel, hiercluster, fedavg, fedavgm, fedprox, fedmmd, moon, fedfusion, fedgen, scaffold, feddyn,
-            fedadagrad, fedadam, fedyogi, ida, hierfavg, clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter,
-            fedseq_inter_prox, fedseq_inter_dyn, fedgsp, naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc,
-            fedelmy, fedelmy_few_shot, fedelmy_parallel, chain, dfedavgm, dfedsam, fedbn, metafed, dense, ma_echo,
-            fedov,
-        ),
-    )
-}  # fmt: skip
-"""In the order in which they are listed: each with those that vary it."""
+    each.name: each._replace(paper=cleandoc(each.paper), text=cleandoc(each.text)) for each in _LISTED
+}
+"""All strategies by name, in the order of `sojourn strategies`: each strategy is followed by its variants."""
 
 
 def find(name: str, where: str) -> Named:
-    """The strategy of this name, with its title, its text and its summary."""
+    """Return the strategy of this name, with its title, text and summary."""
     try:
         return STRATEGIES[name]
     except KeyError:
@@ -103,5 +39,5 @@ def find(name: str, where: str) -> Named:
 
 
 def named(name: str, where: str) -> Strategy:
-    """The strategy of this name."""
+    """Return the strategy of this name."""
     return find(name, where).strategy

@@ -1,9 +1,9 @@
-"""A strategy is its parts: what a paper proposes, with the paper's defaults."""
+"""The structure of a strategy: its parts, with the paper's defaults."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -38,18 +38,18 @@ FORMS: dict[str, dict[str, type[msgspec.Struct]]] = {
         "finisher": Finisher,
     }.items()
 }
-"""The parts that there are: by kind, by name."""
-OWN_FIELDS = {
+"""The settings classes of all parts, by kind and name."""
+CUSTOM_PART_KEYS = {
     "estimator": ("epochs", "by_class"),
     "arranger": ("once",),
     "objective": ("keeps",),
     "finisher": ("apart", "alone"),
 }
-"""What a job file says beside the settings of a user's own part, by kind of part."""
+"""The keys that a job file may set next to the settings of a custom part, by kind of part."""
 
 
 class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Five parts, the estimator that tells the arranger about devices, and how a device trains."""
+    """The parts of a training method, and the settings of a device's training."""
 
     arranger: Arranger
     estimator: Estimator = NoEstimator()
@@ -60,10 +60,10 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     training: Training = Training()
 
     def changed(self, changes: Mapping[str, Mapping[str, Any]], where: str) -> Strategy:
-        """The same strategy with fields overridden or, where a `name` is given, whole parts swapped."""
+        """Return the strategy with fields overridden or, where a `name` is given, whole parts swapped."""
         parts: dict[str, Any] = msgspec.to_builtins(self)
         for part, fields in changes.items():
-            given = _own(part, fields) if ":" in str(fields.get("name", "")) else dict(fields)
+            given = _custom_part(part, fields) if ":" in str(fields.get("name", "")) else dict(fields)
             swapped = given.get("name", parts[part].get("name")) != parts[part].get("name")
             parts[part] = given if swapped else {**parts[part], **given}
             if part in FORMS:
@@ -71,27 +71,39 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return validated(parts, Strategy, where)
 
 
-def _own(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A user's own part, as the settings name it: `package.module:Class` with its fields beside it."""
-    beside = OWN_FIELDS.get(part, ())
-    known = {key: value for key, value in fields.items() if key in beside}
-    settings = {key: value for key, value in fields.items() if key not in (*beside, "name")}
+class Named(NamedTuple):
+    """A strategy of the catalogue: its title, its paper, what it does, and how it handles failures."""
+
+    name: str
+    title: str
+    summary: str
+    paper: str
+    text: str
+    strategy: Strategy
+
+
+def _custom_part(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a custom part, which a job file names as `package.module:Class`."""
+    extra = CUSTOM_PART_KEYS.get(part, ())
+    known = {key: value for key, value in fields.items() if key in extra}
+    settings = {key: value for key, value in fields.items() if key not in (*extra, "name")}
     return {"name": "own", "part": fields["name"], "settings": settings, **known}
 
 
 @cache
-def _known(part: str) -> dict[str, list[str]]:
-    """The settings of every part of a kind."""
+def _keys_of(part: str) -> dict[str, list[str]]:
+    """Return the setting names of every part of a kind."""
     return {name: [field.encode_name for field in msgspec.structs.fields(form)] for name, form in FORMS[part].items()}
 
 
 def _check(part: str, given: Mapping[str, Any], where: str) -> None:
-    """Names that exist and settings that they have; what the settings say is checked by their types."""
+    """Check that the part exists and has these settings; their types check the values."""
     name, forms = given.get("name"), FORMS[part]
     if not isinstance(name, str) or name not in forms:
         raise ConfigError(f"{where}: there is no {part} {name!r}; {nearest(str(name), forms)}")
-    known = _known(part)
+    known = _keys_of(part)
     for key in [key for key in given if key not in ("name", *known[name])]:
         others = " or ".join(other for other, fields in known.items() if key in fields)
-        hint = f"{name} has none, {others} has: set {part}.name" if others else nearest(key, ["name", *known[name]])
+        elsewhere = f"{name} does not have it, {others} does: set {part}.name"
+        hint = elsewhere if others else nearest(key, ["name", *known[name]])
         raise ConfigError(f"{where}: unknown key {key!r} in [{part}]; {hint}")

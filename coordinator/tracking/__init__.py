@@ -1,1 +1,1 @@
-"""Rounds as runs of MLflow and as scalars of TensorBoard, written by a process of its own."""
+"""Tracking of rounds as runs of MLflow and as scalars of TensorBoard, written by a separate process."""

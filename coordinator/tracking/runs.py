@@ -1,14 +1,13 @@
-"""A job as a run: its settings as parameters, each round's report as figures, with names that every tracker takes."""
+"""A job as a run: settings as parameters, rounds as metrics, and the messages that carry them to the writer process."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from coordinator.tracking.frames import RoundTracked
 from sojourn import __version__
 from sojourn.text import clean
 
@@ -18,27 +17,76 @@ if TYPE_CHECKING:
     from coordinator.jobs.settings import JobSettings
     from sojourn.protocol.wire import RoundReport
 
+
+ALWAYS = "visits"
+"""A metric that every round has: its newest step is the newest written round."""
+Outcome = Literal["done", "stopped", "refused", "failed", "interrupted"]
+
+
+class RunBegun(msgspec.Struct, frozen=True, tag="begun"):
+    """A run begins or continues.
+
+    id: unique among all runs, including those with the same name, and unchanged after a restart. at: the start in
+    seconds since 1970. params: settings that do not change. tags: values that may change.
+    """
+
+    id: str
+    name: str
+    at: float
+    params: dict[str, str] = {}
+    tags: dict[str, str] = {}
+
+
+class RoundTracked(msgspec.Struct, frozen=True, tag="round"):
+    """The metrics of a round of a run; `at` is in seconds since 1970."""
+
+    id: str
+    step: int
+    at: float
+    metrics: dict[str, float]
+
+
+class RunEnded(msgspec.Struct, frozen=True, tag="ended"):
+    """A run has ended, or its process ends first."""
+
+    id: str
+    outcome: Outcome
+    detail: str
+    at: float
+
+
+Frame = RunBegun | RoundTracked | RunEnded
+
+
+class WriterSetup(msgspec.Struct, frozen=True, tag="setup"):
+    """The stores of the writer process; the first frame that it reads."""
+
+    mlflow: str | None
+    tensorboard: str | None
+    experiment: str
+
+
 KEY, VALUE, PARAMS = 200, 500, 200
-"""Characters of a name and of a value, and how many settings are told at most."""
-_UNTAKEN = re.compile(r"[^A-Za-z0-9_\-. /]")
+"""The maximum numbers of characters of a name and of a value, and of parameters."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9_\-. /]")
 ARRANGEMENT = "arrangement/"
-"""What begins the name of a measure of how good an arrangement is."""
+"""The prefix of the names of an arrangement's measures."""
 
 
 def settings_of(job: JobSettings) -> dict[str, Any]:
-    """All settings of a job as they hold, those that its strategy brings among them, as tables of a job file."""
+    """Return all settings of a job, including those of its strategy, as tables of a job file."""
     return {**msgspec.to_builtins(job, enc_hook=str), **msgspec.to_builtins(job.parts(), enc_hook=str)}
 
 
 def params_of(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Settings by their paths in a file."""
-    said = {name: it for name, it in tables.items() if name != "tracking"}
-    found = sorted((safe_key(key), clean(str(value), VALUE)) for key, value in _flat(said, ""))
+    """Return settings by their paths in a file."""
+    kept = {name: it for name, it in tables.items() if name != "tracking"}
+    found = sorted((safe_key(key), clean(str(value), VALUE)) for key, value in _flat(kept, ""))
     return dict(found[:PARAMS])
 
 
 def tags_of(job: JobSettings) -> dict[str, str]:
-    """What people look for runs by."""
+    """Return the tags by which users search for runs."""
     return {
         "job": job.name,
         "strategy": job.strategy,
@@ -51,11 +99,11 @@ def tags_of(job: JobSettings) -> dict[str, str]:
 
 
 def round_of(run: str, report: RoundReport, at: float, more: Mapping[str, float] | None = None) -> RoundTracked:
-    """A round's figures by name; what is not known is left out."""
-    figures = {
+    """Return a round's metrics by name, without unknown values."""
+    metrics = {
         "accuracy": report.accuracy,
         "loss": report.loss,
-        **(report.figures or {}),
+        **report.metrics,
         "tours": report.tours,
         "visits": report.visits,
         "failures": report.lost,
@@ -64,13 +112,13 @@ def round_of(run: str, report: RoundReport, at: float, more: Mapping[str, float]
         **{f"{ARRANGEMENT}{name}": value for name, value in report.quality.items()},
         **(more or {}),
     }
-    known = {safe_key(name): float(value) for name, value in figures.items() if math.isfinite(value)}
+    known = {safe_key(name): float(value) for name, value in metrics.items() if math.isfinite(value)}
     return RoundTracked(run, report.round, at, known)
 
 
 def safe_key(text: str) -> str:
-    """A name that MLflow and TensorBoard take: a path of plain characters that does not lead anywhere else."""
-    parts = [part for part in _UNTAKEN.sub("_", text).split("/") if part.strip(". ")]
+    """Return a name that MLflow and TensorBoard accept: a path of plain characters without `..`."""
+    parts = [part for part in _UNSAFE.sub("_", text).split("/") if part.strip(". ")]
     return ("/".join(parts) or "_")[:KEY]
 
 

@@ -1,129 +1,195 @@
-"""Tells the process that tracks: nobody waits for it, and whatever becomes of it, the job goes on."""
+"""Send runs to the writer process, and follow the jobs of a running coordinator, without delaying a job."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-import os
 import queue
-import subprocess
-import sys
 import threading
-from contextlib import suppress
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+import time
+from itertools import chain
+from typing import TYPE_CHECKING, cast
 
-from coordinator.tracking.frames import RunEnded, WriterSetup, line_of
+import msgspec
+
+from coordinator.records import ENDED, JobContinued, JobEnded, JobRemoved, JobStarted, RoundClosed, RoundMeasured
+from coordinator.tracking.runs import (
+    RunBegun,
+    RunEnded,
+    WriterSetup,
+    params_of,
+    round_of,
+    settings_of,
+    tags_of,
+)
+from sojourn.processes import Child, full_environment
+from sojourn.text import clean
 
 if TYPE_CHECKING:
-    from coordinator.tracking.frames import Frame
-    from coordinator.tracking.settings import TrackingSettings
+    from collections.abc import Callable
+    from typing import Any
 
-STARTS = 5
-"""How often the process is started, should it die, before nothing more is tracked until the next start."""
-PATIENCE = 60.0
-"""Seconds that it is given at the end to write what waits."""
-WAITING = 100_000
-"""Frames that may wait to be told."""
-WORDS = 500
-"""Characters of a line that it says."""
+    from coordinator.job_state import JobState
+    from coordinator.state import CoordinatorState
+    from coordinator.tracking.run_stores import TrackingSettings
+    from coordinator.tracking.runs import Frame, Outcome
+
+
+MAX_STARTS = 5
+"""How often the process is started, if it dies, before tracking stops until the coordinator's next start."""
+CLOSE_TIMEOUT = 60.0
+"""The seconds that the process has at the end to write its queue."""
+MAX_QUEUED = 100_000
+"""The maximum number of queued frames."""
 log = logging.getLogger(__name__)
 
 
 class Tracker:
-    """Runs that are tracked: a thread feeds a process, which is started with the first of them.
+    """Tracks runs: a thread feeds a process, which is started with the first frame.
 
-    at_once: start it now, since a run begins soon.
+    at_once: start the process now, because a run begins soon.
     """
 
     def __init__(self, settings: TrackingSettings, *, at_once: bool = False) -> None:
         self._setup = WriterSetup(settings.mlflow, settings.tensorboard, settings.experiment)
         self._queue: queue.Queue[Frame | None] = queue.Queue()
-        self._told: dict[str, list[Frame]] = {}
-        """What was told of each run that is under way: a process that takes another's place is told it again."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._reported: dict[str, list[Frame]] = {}
+        """The frames of each running run, which a new process receives again after the old one died."""
+        self._child: Child[None] | None = None
+        self._listener: threading.Thread | None = None
         self._starts = 0
         if at_once:
             self._start_again()
         self._thread = threading.Thread(target=self._feed, name="tracking", daemon=True)
         self._thread.start()
 
-    def tell(self, frame: Frame) -> None:
-        """Have something tracked; returns at once."""
-        if self._queue.qsize() < WAITING:
+    def notify(self, frame: Frame) -> None:
+        """Queue a frame; returns at once."""
+        if self._queue.qsize() < MAX_QUEUED:
             self._queue.put(frame)
 
-    def close(self, patience: float = PATIENCE) -> None:
-        """Let all be written that waits, but not for ever."""
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Wait until the queue is written, up to a timeout."""
         self._queue.put(None)
-        self._thread.join(patience)
+        self._thread.join(timeout)
         if self._thread.is_alive():
-            log.warning("tracking: not all was written within %g s", patience)
-            if self._process is not None:
-                self._process.kill()
+            log.warning("tracking: the queue was not written within %g s", timeout)
+            if child := self._child:
+                child.kill()
 
     def _feed(self) -> None:
         while (frame := self._queue.get()) is not None:
-            self._told.setdefault(frame.id, []).append(frame)
-            self._pass_on(frame)
-        if self._process is not None and self._process.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
-            if code := self._process.wait():
-                log.warning("tracking: its process ended with exit code %d; not all may be written", code)
-
-    def _pass_on(self, frame: Frame) -> None:
-        if not self._write(line_of(frame)):
-            self._start_again()
-        if isinstance(frame, RunEnded):
-            del self._told[frame.id]
+            self._reported.setdefault(frame.id, []).append(frame)
+            if self._child is None or not self._child.send(frame):
+                self._start_again()
+            if isinstance(frame, RunEnded):
+                del self._reported[frame.id]
+        if self._child is not None:
+            self._child.close_input()
+            if self._reap(self._child):
+                log.warning("tracking: the process %s; some rounds may not be written", self._child.ending())
 
     def _start_again(self) -> None:
-        """Start a process, and tell it all that it may have missed; it knows what is written already."""
-        if self._starts == STARTS:
+        """Start a process and send it the frames of running runs; it skips what is already written."""
+        if self._child is not None:
+            self._reap(self._child)
+            more = "restarting it" if self._starts < MAX_STARTS else "tracking stops until the next start"
+            log.warning("tracking: the process %s; %s", self._child.ending(), more)
+            self._child = None
+        if self._starts == MAX_STARTS:
             return
         self._starts += 1
-        if self._process is not None:
-            more = "it is started again" if self._starts < STARTS else "nothing more is tracked until the next start"
-            log.warning("tracking: its process ended with exit code %s; %s", self._process.poll(), more)
-        self._process = _started()
-        if self._process is not None:
-            told = [frame for frames in self._told.values() for frame in frames]
-            self._write(b"".join(map(line_of, [self._setup, *told])))
-
-    def _write(self, data: bytes) -> bool:
-        if self._process is None or self._process.stdin is None:
-            return False
+        decoder = msgspec.msgpack.Decoder(None)
         try:
-            self._process.stdin.write(data)
-        except (BrokenPipeError, OSError):
-            return False
-        return True
+            child = Child("coordinator.tracking.writer", decoder, log=_log_line, env=full_environment())
+        except OSError as error:
+            log.warning("tracking: the process cannot be started: %s", error)
+            return
+        self._child = child
+        self._listener = threading.Thread(target=child.wait, name="tracking's output", daemon=True)
+        self._listener.start()
+        for frame in (self._setup, *chain.from_iterable(self._reported.values())):
+            child.send(frame)
+
+    def _reap(self, child: Child[None]) -> int:
+        """Wait until the process's output is logged, and return its exit status."""
+        if self._listener is not None:
+            self._listener.join()
+        return child.reap()
 
 
-def _started() -> subprocess.Popen[bytes] | None:
-    ours = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH", ""))))
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "coordinator.tracking.writer"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, "PYTHONPATH": paths},
-            start_new_session=True,  # Ctrl-C is for its parent, which has more to tell it
-        )
-    except OSError as error:
-        log.warning("tracking: its process cannot be started: %s", error)
-        return None
-    if process.stderr is not None:
-        threading.Thread(target=_listen, args=(process.stderr,), name="tracking's words", daemon=True).start()
-    return process
+def _log_line(line: str) -> None:
+    log.warning("tracking: %s", line)
 
 
-def _listen(words: IO[bytes]) -> None:
-    """Pass on to the log what the process says."""
-    with words:
-        for line in iter(lambda: words.readline(1 << 16), b""):
-            if text := line.decode(errors="replace").strip()[:WORDS]:
-                log.warning("tracking: %s", text)
+DETAIL = 500
+"""The maximum number of characters of the reason why a job ended."""
+RECENT = 86_400.0
+"""In seconds: jobs that ended within this time are reported again after a start."""
+TRACKED_RECORDS = (JobStarted, JobContinued, JobEnded, RoundClosed, RoundMeasured)
+"""The records that may change what is tracked."""
+
+
+class LiveJobs:
+    """Reports new jobs, rounds and ends to the tracker; it keeps no file."""
+
+    def __init__(
+        self,
+        fleet: str,
+        cloud: str,
+        store: str,
+        notify: Callable[[Frame], None],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Report to `notify`; `store` is the folder of the models, for a tag; `wall` returns seconds since 1970."""
+        self._notify, self._wall = notify, wall
+        self._tags = {"kind": "live", "fleet": fleet, "coordinator": cloud, "folder": store}
+        self._rounds: dict[str, int] = {}
+        """The number of reported rounds of each job."""
+        self._over: set[str] = set()
+        """The jobs whose end was reported."""
+
+    def start(self, state: CoordinatorState) -> None:
+        """Report the running jobs; the writer skips what is already tracked.
+
+        Jobs that ended recently are reported again, because the coordinator may have stopped before all was written.
+        """
+        oldest = self._wall() - RECENT
+        for job in state.jobs.values():
+            if job.status != "queued" and (job.status not in ENDED or (job.ended or 0.0) > oldest):
+                self._report(job)
+
+    def wrote(self, record: Any, state: CoordinatorState) -> None:
+        """Report the change of a record, which the state already contains."""
+        if isinstance(record, JobRemoved):
+            self._rounds.pop(record.job, None)
+            self._over.discard(record.job)
+        elif isinstance(record, TRACKED_RECORDS) and (job := state.jobs.get(record.job)):
+            self._report(job)
+
+    def _report(self, job: JobState) -> None:
+        """Report what is new: a job, tested rounds, or an end.
+
+        The state may be ahead of the record, because the records of one event are written after all are applied.
+        """
+        if job.status in ENDED and job.name in self._over:
+            return
+        run = run_id(self._tags["fleet"], self._tags["coordinator"], job)
+        if job.name not in self._rounds or job.name in self._over:  # a new job, or one that continues with more rounds
+            self._over.discard(job.name)
+            settings = job.settings
+            params, tags = params_of(settings_of(settings)), {**tags_of(settings), **self._tags}
+            self._notify(RunBegun(run, job.name, job.submitted or self._wall(), params, tags))
+        reported, tested = self._rounds.get(job.name, 0), len(job.history) - bool(job.evaluation_pending)
+        for report in job.history[reported:tested]:
+            self._notify(round_of(run, report, report.ended or self._wall()))
+        self._rounds[job.name] = tested
+        if job.status in ENDED and not job.evaluation_pending:
+            outcome = cast("Outcome", job.status)
+            self._notify(RunEnded(run, outcome, clean(job.detail, DETAIL), job.ended or self._wall()))
+            self._over.add(job.name)
+
+
+def run_id(fleet: str, cloud: str, job: JobState) -> str:
+    """Return a run's id, which is unique: another job with the same name has another ticket."""
+    return hashlib.sha256(f"{fleet}\n{cloud}\n{job.name}\n{job.ticket}".encode()).hexdigest()[:32]

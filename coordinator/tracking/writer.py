@@ -1,14 +1,13 @@
-"""The process that writes runs to MLflow and TensorBoard: slow, or broken, it keeps nobody waiting.
+"""The process that writes runs to MLflow and TensorBoard, so that a slow or broken store delays no job.
 
-It reads frames, a JSON object on each line, until its input ends. What cannot be written waits and is tried again, run
-by run; what a person should know of it is a line on standard error, which its parent passes on to the log.
+It reads frames until its parent closes the pipe. Frames that cannot be written are queued and retried, run by run.
+Problems are lines on standard error, which the parent writes to the log.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import sys
 import threading
 import time
@@ -18,93 +17,92 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from coordinator.tracking.event_files import EventFiles
-from coordinator.tracking.frames import Frame, RoundTracked, RunBegun, RunEnded, WriterSetup
-from coordinator.tracking.mlflow_store import MlflowRuns, be_silent
+from coordinator.tracking.run_stores import EventFiles, MlflowRuns, be_silent
+from coordinator.tracking.runs import Frame, RoundTracked, RunBegun, RunEnded, WriterSetup
+from sojourn.processes import Parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-PAUSE, LONGEST_PAUSE = 5.0, 300.0
-"""Seconds until what could not be written is tried again: at first, and after many times. Each try may leave a file."""
-LAST_TRIES = 3
-"""How often it is tried when nothing more comes."""
-WAITING = 100_000
-"""Frames of a run that may wait; the oldest rounds go first."""
+PAUSE, MAX_PAUSE = 5.0, 300.0
+"""The seconds until a failed write is retried: at first, and after many failures. Each try may leave a file."""
+FINAL_TRIES = 3
+"""The number of tries after the pipe is closed."""
+MAX_QUEUED = 100_000
+"""The maximum number of queued frames of a run; the oldest rounds are dropped first."""
 NICENESS = 5
 REASON = 500
-"""Characters of why something could not be written."""
-_READ = 1 << 16
-_DECODER = msgspec.json.Decoder(Frame)
+"""The maximum number of characters of an error."""
+_FRAMES: msgspec.msgpack.Decoder[WriterSetup | Frame] = msgspec.msgpack.Decoder(WriterSetup | Frame)
 
 
 class Sink(Protocol):
-    """Where runs are written. A frame that comes again changes nothing."""
+    """A store of runs. Writing a frame twice changes nothing."""
 
     name: str
 
     def open(self) -> None:
-        """Get ready, before anything is to be written."""
+        """Prepare the store, before anything is written."""
 
     def begin(self, run: RunBegun) -> None:
-        """A run is under way, for the first time or again."""
+        """A run begins or continues."""
 
     def rounds(self, rounds: Sequence[RoundTracked]) -> None:
         """A run has these rounds."""
 
     def end(self, ended: RunEnded) -> None:
-        """A run is over."""
+        """A run has ended."""
 
 
 class SinkQueue:
-    """What is still to be written to a sink, by run: one that cannot be written does not keep the others waiting."""
+    """The frames to write to a sink, by run: a run that cannot be written does not delay the others."""
 
     def __init__(self, sink: Sink, warn: Callable[[str], None]) -> None:
         self._sink, self._warn = sink, warn
         self._waiting: dict[str, deque[Frame]] = {}
         self._begun: dict[str, RunBegun] = {}
-        """What each run under way began with: after an error it is begun again."""
-        self._complained = ""
+        """The first frame of each running run: after an error the run begins again."""
+        self._last_warning = ""
         self._pause = self._again_at = 0.0
 
     def open(self) -> None:
-        """Get ready, so that the first run does not wait for it."""
+        """Prepare the sink, so that the first run does not wait for it."""
         try:
             self._sink.open()
         except Exception as error:  # noqa: BLE001  # as below
-            self._complain(error)
+            self._warn_once(error)
 
     def put(self, frame: Frame) -> None:
-        """Have a frame written."""
+        """Queue a frame."""
         waiting = self._waiting.setdefault(frame.id, deque())
         waiting.append(frame)
-        if len(waiting) > WAITING:
-            del waiting[1]  # not how it begins
+        if len(waiting) > MAX_QUEUED:
+            del waiting[1]  # keeps the run's first frame
 
     @property
     def waits(self) -> int:
-        """How many frames are not written."""
+        """The number of queued frames."""
         return sum(map(len, self._waiting.values()))
 
     def write(self, *, at_once: bool = False) -> None:
-        """Write what can be written, unless that has just failed; with `at_once` also then."""
+        """Write the queue, unless a write has just failed; with `at_once` in any case."""
         if time.monotonic() < self._again_at and not at_once:
             return
         before = self.waits
         for run in list(self._waiting):
             try:
                 self._write(self._waiting[run])
-            except Exception as error:  # noqa: BLE001  # another library's files and databases: whatever it is, the job goes on
-                self._complain(error)
-                if begun := self._begun.pop(run, None):  # what is written is found out anew
+            except Exception as error:  # noqa: BLE001  # errors of other libraries must not stop a job
+                self._warn_once(error)
+                if begun := self._begun.pop(run, None):  # the sink finds out again what is written
                     self._waiting[run].appendleft(begun)
             else:
                 del self._waiting[run]
-        self._pause = min(LONGEST_PAUSE, max(PAUSE, 2 * self._pause)) if self.waits else 0.0
+        self._pause = min(MAX_PAUSE, max(PAUSE, 2 * self._pause)) if self.waits else 0.0
         self._again_at = time.monotonic() + self._pause
-        if self._complained and before and not self.waits:
-            self._complained = ""
-            self._warn(f"{self._sink.name} is written again")
+        if self._last_warning and before and not self.waits:
+            self._last_warning = ""
+            self._warn(f"{self._sink.name} is available again")
 
     def _write(self, waiting: deque[Frame]) -> None:
         while waiting:
@@ -123,33 +121,31 @@ class SinkQueue:
                         waiting.popleft()
             waiting.popleft()
 
-    def _complain(self, error: Exception) -> None:
-        """Say what is wrong, once."""
-        words = str(error).partition("\n[SQL")[0]  # what follows is the library's own business
+    def _warn_once(self, error: Exception) -> None:
+        """Warn about an error, once."""
+        words = str(error).partition("\n[SQL")[0]  # without the SQL statement of the library
         text = f"{self._sink.name} cannot be written: {type(error).__name__}: {words}"[:REASON]
-        if text != self._complained:
-            self._warn(f"{text}; it is tried again, and the job goes on")
-        self._complained = text
+        if text != self._last_warning:
+            self._warn(f"{text}; retrying; the job continues")
+        self._last_warning = text
 
 
 def main() -> None:
-    """Write what comes in until nothing more comes."""
+    """Write frames until the pipe is closed."""
     os.nice(NICENESS)
     be_silent()
-    logging.disable(logging.ERROR)  # alembic and the like speak of their own matters
-    threading.excepthook = lambda _error: None  # what fails beside us fails here, too, when it is asked for
-    chunks = _chunks()
-    setup, queues = None, list[SinkQueue]()
-    for lines in chunks:
-        for line in lines:
-            if setup is None:
-                setup = msgspec.json.decode(line, type=WriterSetup)
-                queues = [SinkQueue(sink, _warn) for sink in _sinks(setup)]
+    logging.disable(logging.ERROR)  # alembic and others log their own messages
+    threading.excepthook = lambda _error: None  # an error in another thread also fails here, at the next call
+    queues = list[SinkQueue]()
+    for frames in Parent(_FRAMES).batches(PAUSE):
+        for frame in frames:
+            if isinstance(frame, WriterSetup):
+                queues = [SinkQueue(sink, _warn) for sink in _sinks(frame)]
                 for queue in queues:
                     queue.open()
                 continue
             for queue in queues:
-                queue.put(_DECODER.decode(line))
+                queue.put(frame)
         for queue in queues:
             queue.write()
     for queue in queues:
@@ -157,14 +153,14 @@ def main() -> None:
 
 
 def _finish(queue: SinkQueue) -> None:
-    for left in range(LAST_TRIES - 1, -1, -1):
+    for left in range(FINAL_TRIES - 1, -1, -1):
         if not queue.waits:
             return
         queue.write(at_once=True)
         if queue.waits and left:
             time.sleep(1.0)
     if queue.waits:
-        _warn(f"{queue.waits} lines were not written in the end; a later start of the same job writes them")
+        _warn(f"{queue.waits} frames were not written; a later start of the same job writes them")
 
 
 def _sinks(setup: WriterSetup) -> list[Sink]:
@@ -176,22 +172,8 @@ def _sinks(setup: WriterSetup) -> list[Sink]:
     return found
 
 
-def _chunks() -> Iterator[list[bytes]]:
-    """Lines as they come, as many at a time as there are; none, now and then, while nothing comes."""
-    rest = b""
-    while True:
-        if not select.select([0], [], [], PAUSE)[0]:
-            yield []
-            continue
-        data = os.read(0, _READ)
-        if not data:
-            return
-        *lines, rest = (rest + data).split(b"\n")
-        yield lines
-
-
 def _warn(text: str) -> None:
-    print(" ".join(text.split()), file=sys.stderr, flush=True)  # noqa: T201  # its parent reads it
+    print(" ".join(text.split()), file=sys.stderr, flush=True)  # noqa: T201  # the parent reads it
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What docs/make_vectors.py writes: the test vectors, a file for each part of the protocol, and the page's examples."""
+"""The content that docs/make_vectors.py writes: test vectors for each part of the protocol, and the page's examples."""

@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 
 from docs.vectors.cast import END, EXEMPLARS, LARGE, MEMBERS, REPORTS, SPEC, START
-from docs.vectors.telling import told
+from docs.vectors.json_values import to_json
 from sojourn.model import vectors
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.spec import InputSpec, Kit, Probe
@@ -24,11 +24,11 @@ TINY_KIT = Kit(
     Probe(np.arange(6, dtype="<f4").tobytes(), (0, 1), 9, 0.6875, 1.5, (0, 7), (0.25, -0.5)),
     ("weight",),
 )
-"""Shows how a kit is packed; its graphs are not graphs."""
+"""An example of a packed kit; its graphs are not valid."""
 
 
 def make() -> dict[str, Any]:
-    """All of them, by the keys that they have in vectors.json."""
+    """Return the vectors by their keys in vectors.json."""
     return {"blobs": _blobs(), "digests": _digests(), "encodings": _encodings()}
 
 
@@ -40,7 +40,7 @@ def _blobs() -> list[dict[str, Any]]:
         ("reports", REPORTS),
     ]
     return [
-        {"name": name, "fields": told(msgpack.unpackb(pack_blob(value))), "hex": pack_blob(value).hex()}
+        {"name": name, "fields": to_json(msgpack.unpackb(pack_blob(value))), "hex": pack_blob(value).hex()}
         for name, value in made
     ]
 
@@ -77,7 +77,7 @@ def _encodings() -> list[dict[str, Any]]:
         if (name, encoding) != ("not finite", "int8")
     ]
     data = vectors.encode(broken, "int8", SPEC)
-    # How a NaN among the scales is written is up to the machine.
+    # The bits of a NaN among the scales depend on the machine.
     unlike = {
         "name": "not finite, int8",
         "encoding": "int8",

@@ -1,4 +1,4 @@
-"""Who and what the vectors are about: a small fleet, one visit, one tour, a model of eight numbers."""
+"""The data of the vectors: a small fleet, one visit, one tour, a model of eight numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sojourn.model.exemplars import Exemplars
 from sojourn.parts import Sgd, Training
 from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.spec import ModelSpec, TensorSpec
+from sojourn.protocol.task import ABILITIES
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Member, Offer, Task, TourId, VisitId, VisitReport
 from sojourn.randomness import derive
@@ -37,9 +38,16 @@ TASK = Task("train", Training(epochs=2, batch=16, lr=0.1), Sgd(), "float32", 1)
 VISIT, TOUR = VisitId("digits", 1, 0, 0, (1, 1)), TourId("digits", 1, 0, 1)
 SEED = derive(derive(7, "train", 1), DEVICE.name, 0)
 OFFER = Offer(
-    "0.1.0", "Raspberry Pi 4", "onnxruntime 1.31.1", 4, 3_900_000_000, NAMES, "npz shelf.npz", ("class-counts",)
+    "1.0.0",
+    "Raspberry Pi 4",
+    "onnxruntime 1.31.1",
+    4,
+    3_900_000_000,
+    NAMES,
+    "npz shelf.npz",
+    ("class-counts",),
+    ABILITIES,
 )
-"""Of an agent that knows the first version of the wire alone."""
 EXEMPLARS = Exemplars.of(np.array([[0, 8], [16, 4], [2, 2]], np.uint8), np.array([0, 1, 1]))
 SUMMARY = DataSummary(
     samples=60,
@@ -49,7 +57,7 @@ SUMMARY = DataSummary(
     counts=(45, 15),
     class_count=2,
     labels="the array y",
-    warnings=("all samples are alike: look whether the right file is named in data.path",),
+    warnings=("all samples are identical: look whether the right file is named in data.path",),
 )
 MEMBERS = (Member("pi-1", EPOCHS[DEVICE], OFFER), Member("pi-2", Epoch(1, b"\x08" * 8), None))
 REPORTS = (

@@ -12,11 +12,11 @@ from docs.vectors.cast import LARGE
 
 EXAMPLE = re.compile(r"<!-- example ([a-z0-9-]+) -->\n.*?<!-- end -->", re.DOTALL)
 SHOWN = 96
-"""Bytes of a long packet that the page shows at its beginning; its end is shown on a line of its own."""
+"""The number of bytes at the start of a long packet that the page shows; the end is on a separate line."""
 
 
 def with_examples(page: str, made: dict[str, Any]) -> str:
-    """The page with its examples written anew."""
+    """Return the page with current examples."""
     packets = {packet["name"]: packet for packet in made["packets"]}
     encoded = next(each for each in made["encodings"] if each["name"] == "a difference, int8")
     blob = next(each for each in made["digests"] if each["size"] == len(LARGE))
@@ -46,7 +46,7 @@ def _packet_example(packet: dict[str, Any]) -> str:
 
 
 def short(value: Any) -> Any:
-    """Long bytes by their length."""
+    """Replace long bytes by their first bytes and their length."""
     match value:
         case {"bytes": str(digits)} if len(digits) > 128:
             return {"bytes": f"{digits[:16]}...", "length": len(digits) // 2}
@@ -65,7 +65,7 @@ def _hex_lines(data: bytes) -> str:
 
 
 def _wrapped(text: str, width: int = 110) -> str:
-    """Lines that are broken at spaces, never within a string."""
+    """Break lines at spaces, never within a string."""
     lines, line = [], ""
     for word in text.split(" "):
         if len(line) + len(word) >= width and line.count('"') % 2 == 0:

@@ -1,4 +1,4 @@
-"""Packets that a receiver drops, each by one change to a good one, with the class of the reason."""
+"""Invalid packets, each a valid one with one change, and the class of the error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKED = pack(Packet(1, EPOCHS[EDGE], Visit(VISIT, KIT, {"model": KIT}, TASK, SEE
 
 
 def make() -> dict[str, Any]:
-    """All of them, by the key that they have in vectors.json."""
+    """Return the packets by their key in vectors.json."""
     made = [*_progress(), *_visits(), *_tours(), *_results(), *_roles()]
     return {
         "invalid": [
@@ -56,7 +56,7 @@ def _progress() -> list[Dropped]:
         ("nested too deep", "msgpack", UP, b"\x91" * 2000 + b"\x01"),
         ("an array instead of a map", "map", UP, [1, 2, 3]),
         ("no kind", "kind", UP, without("kind")),
-        ("a kind that nobody knows", "kind", UP, {**fields, "kind": "dance"}),
+        ("an unknown kind", "kind", UP, {**fields, "kind": "dance"}),
         ("a kind as bytes", "kind", UP, {**fields, "kind": b"progress"}),
         ("a birth in an inbox", "kind", UP, pack(Packet(1, EPOCHS[DEVICE], Birth()))),
         ("no id", "field", UP, without("id")),
@@ -100,8 +100,8 @@ def _visits() -> list[Dropped]:
         ("all samples held out", "field", DOWN, asked(objective={"name": "elmy", "validation": 1.0})),
         ("an own objective without a part", "field", DOWN, asked(objective={"name": "own"})),
         ("a part without a class", "field", DOWN, asked(objective={**own, "part": "shelf.pulls"})),
-        ("an unknown estimator", "field", DOWN, asked(estimator={"name": "hearsay"})),
-        ("a place that nobody knows", "field", DOWN, asked(estimator={"name": "signature", "where": "moon"})),
+        ("an unknown estimator", "field", DOWN, asked(estimator={"name": "guess"})),
+        ("an unknown place", "field", DOWN, asked(estimator={"name": "signature", "where": "moon"})),
         ("an unknown task", "field", DOWN, asked(kind="evaluate")),
         ("a number of threads as text", "field", DOWN, asked(threads="none")),
         ("a number of visits before that is negative", "field", DOWN, {**visit, "earlier": -1}),

@@ -1,4 +1,4 @@
-"""Seeds and what is drawn from them, the probe's vector, signatures."""
+"""Seeds, random numbers from them, the probe's vector, signatures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES: tuple[tuple[int, tuple[str | int, ...]], ...] = (
 
 
 def make() -> dict[str, Any]:
-    """All of them, by the keys that they have in vectors.json."""
+    """Return the vectors by their keys in vectors.json."""
     return {
         "seeds": [{"seed": seed, "names": list(names), "derived": derive(seed, *names)} for seed, names in _NAMES],
         "orders": _orders(),
@@ -69,9 +69,9 @@ def _noise() -> list[dict[str, Any]]:
 
 
 class _FixedAnswers:
-    """Stands in for a kit's prediction graph."""
+    """A substitute for a kit's prediction graph."""
 
-    cuts = False
+    has_trunk = False
     task = None
 
     def __init__(self, rows: list[list[float]]) -> None:

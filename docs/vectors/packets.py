@@ -32,7 +32,7 @@ from docs.vectors.cast import (
     TOUR,
     VISIT,
 )
-from docs.vectors.telling import told
+from docs.vectors.json_values import to_json
 from sojourn import WIRE
 from sojourn.model import vectors
 from sojourn.parts import (
@@ -48,26 +48,19 @@ from sojourn.parts import (
     Training,
 )
 from sojourn.protocol import topics
-from sojourn.protocol.abilities import ABILITIES
-from sojourn.protocol.audit import Audit, AuditEntry, InspectAudit
 from sojourn.protocol.envelope import Packet, kind, pack, pack_blob
-from sojourn.protocol.fleet_messages import (
-    AwaitChange,
-    Changed,
-    DeviceNow,
-    Fleet,
-    FleetChange,
-    FleetDevice,
-    ForgetDevice,
-    InspectFleet,
-    LastVisit,
-    ReleaseNow,
-    VisitNote,
-    VisitNow,
+from sojourn.protocol.mandates import (
+    KitDetails,
+    Mandate,
+    Normalisation,
+    ReadKit,
+    Recall,
+    SignJob,
+    Withdrawal,
+    WithdrawJob,
+    sign_mandate,
+    sign_withdrawal,
 )
-from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
-from sojourn.protocol.mandate import Mandate, Withdrawal, sign_mandate, sign_withdrawal
-from sojourn.protocol.mandate_messages import KitTold, Normalisation, ReadKit, Recall, SignJob, WithdrawJob
 from sojourn.protocol.messages import (
     Accepted,
     Birth,
@@ -76,22 +69,15 @@ from sojourn.protocol.messages import (
     Death,
     Declined,
     Discarded,
-    Export,
-    Exported,
     Fetch,
     FetchHashes,
     Gone,
     Hashes,
-    Inspect,
-    Jobs,
     Prepare,
     Progress,
-    Refused,
     Roster,
     RosterAsk,
     RosterSeen,
-    Stop,
-    Submit,
     Tour,
     TourAccepted,
     TourCancel,
@@ -102,8 +88,35 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
-from sojourn.protocol.operators import Request, SignedRequest, sign_request
+from sojourn.protocol.operator_messages import (
+    AwaitChange,
+    Changed,
+    Continue,
+    DeviceNow,
+    Export,
+    Exported,
+    Fleet,
+    FleetChange,
+    FleetDevice,
+    ForgetDevice,
+    Inspect,
+    InspectFleet,
+    Jobs,
+    JobText,
+    LastVisit,
+    ReadJob,
+    Refused,
+    ReleaseNow,
+    Remove,
+    Removed,
+    Stop,
+    Submit,
+    VisitNote,
+    VisitNow,
+)
+from sojourn.protocol.operators import Audit, AuditEntry, InspectAudit, Request, SignedRequest, sign_request
 from sojourn.protocol.release import (
+    BlobRef,
     DeviceView,
     Goods,
     Health,
@@ -111,12 +124,12 @@ from sojourn.protocol.release import (
     LineView,
     Order,
     Pace,
-    Parcel,
+    RolloutPlan,
     SignedOrder,
     TaskHealth,
 )
 from sojourn.protocol.release_messages import (
-    CardTold,
+    CardDetails,
     DeviceReport,
     InspectReleases,
     MakeRelease,
@@ -137,10 +150,10 @@ from sojourn.randomness import derive
 from sojourn.store.blobs import LEAF, leaf_hashes, ref_of
 
 if TYPE_CHECKING:
-    from sojourn.protocol.messages import Message, Presence
+    from sojourn.protocol.registry import Message
     from sojourn.protocol.topics import Address
 
-    Sent = tuple[str, Address, Address | None, Message | Presence]
+    Sent = tuple[str, Address, Address | None, Message]
     """Name, sender, receiver (None: the sender's own state topic), message."""
 
 
@@ -153,7 +166,7 @@ RESULT = _inline(vectors.encode(END, "float32", SPEC), "float32")
 
 
 def make() -> dict[str, Any]:
-    """All of them, by the keys that they have in vectors.json."""
+    """Return the vectors by their keys in vectors.json."""
     sent = [*_presence(), *_visits(), *_pulls(), *_answers(), *_tours(), *_requests(), *_releases(), *_mandates()]
     return {"topics": _topics(), "packets": [_packet(*each) for each in sent]}
 
@@ -190,16 +203,15 @@ def _topics() -> dict[str, Any]:
 
 def _presence() -> list[Sent]:
     return [
-        ("birth", DEVICE, None, Birth(msgspec.structs.replace(OFFER, abilities=ABILITIES), WIRE)),
+        ("birth", DEVICE, None, Birth(OFFER, WIRE)),
         ("birth-with-a-summary", DEVICE, None, Birth(msgspec.structs.replace(OFFER, summary=SUMMARY), WIRE)),
         ("birth-of-an-edge-server", EDGE, None, Birth(wire=WIRE)),
-        ("birth-of-version-1", DEVICE, None, Birth(OFFER)),
         ("death", DEVICE, None, Death()),
     ]
 
 
 def _visits() -> list[Sent]:
-    """From an edge server to a device: what it is asked to do."""
+    """Return requests from an edge server to a device."""
     exemplars = _inline(pack_blob(EXEMPLARS))
     control = _inline(vectors.encode(START / np.float32(8), "float32", SPEC), "float32")
     estimate = Task("estimate", Training(), Sgd(), "int8", None, SignatureEstimator(epochs=1, where="device"))
@@ -241,7 +253,7 @@ def _pulls() -> list[Sent]:
 
 
 def _answers() -> list[Sent]:
-    """From a device to its edge server, and what settles them."""
+    """Return messages from a device to its edge server, and the final replies."""
     delta = _inline(vectors.encode(END - START, "int8", SPEC), "int8", delta=True)
     moved = _inline(vectors.encode(END - START, "float32", SPEC), "float32")
     metrics = {"loss_first": 1.25, "loss": 0.75, "steps": 8.0, "seconds": 0.5}
@@ -271,7 +283,7 @@ def _answers() -> list[Sent]:
 
 
 def _tours() -> list[Sent]:
-    """Between the cloud and an edge server."""
+    """Return messages between the cloud and an edge server."""
     members, reports = _inline(pack_blob(MEMBERS)), _inline(pack_blob(REPORTS))
     policy, gate = TourPolicy(on_lost_visit="swap"), Gate()
     tour = Tour(TOUR, KIT, {"model": MODEL}, ("pi-1", "pi-2"), ("pi-9",), TASK, derive(7, "train", 1), policy, gate, ())
@@ -293,7 +305,7 @@ def _tours() -> list[Sent]:
 
 
 def _requests() -> list[Sent]:
-    """Between an operator and the cloud."""
+    """Return messages between an operator and the cloud."""
     view = JobView(
         "digits", "visit", "mlp", "running", "", 1, 10, "train", 0.5, 2,
         (TourView(0, "hall", ("pi-1", "pi-2"), 1, "pi-2", 3, 8, 0, False),),
@@ -310,7 +322,7 @@ def _requests() -> list[Sent]:
     )
     last = LastVisit(1_790_000_300.0, "digits", 1, "train", "declined")
     device = FleetDevice(
-        "pi-1", True, 1_790_000_000.0, 1_789_000_000.0, "hall", "0.4.0", "Raspberry Pi 4", 12, 1, last, OFFER
+        "pi-1", True, 1_790_000_000.0, 1_789_000_000.0, "hall", "1.0.0", "Raspberry Pi 4", 12, 1, last, OFFER
     )  # fmt: skip
     note = VisitNote(
         1_790_000_300.0, "digits", 1, "train", 0, 1, "hall", "pi-1", "declined", "hot: 84 degrees", 0, 0.5
@@ -324,13 +336,13 @@ def _requests() -> list[Sent]:
     why = msgspec.structs.replace(last, reason="hot: 84 degrees")
     busy = msgspec.structs.replace(device, last=why, offer=None, doing=doing)
     mark = 1_790_000_400_018
-    changed = Changed("t-h", mark, 1_790_000_400.0, "0.9.0", mark, mark - 1, mark - 9, mark - 20)
-    answer = Fleet("t-f", 1, "0.4.0", 1_790_000_400.0)
+    changed = Changed("t-h", mark, 1_790_000_400.0, "1.0.0", mark, mark - 1, mark - 9, mark - 20)
+    answer = Fleet("t-f", "1.0.0", 1_790_000_400.0)
     return [
-        ("inspect-fleet", OPERATOR, CLOUD, InspectFleet("t-f", "visits", "pi-1", "digits", "17", 1)),
+        ("inspect-fleet", OPERATOR, CLOUD, InspectFleet("t-f", "visits", "pi-1", "digits", "17")),
         ("fleet", CLOUD, OPERATOR, msgspec.structs.replace(answer, devices=(device,))),
         ("fleet-changes", CLOUD, OPERATOR, msgspec.structs.replace(answer, changes=changes)),
-        ("fleet of the second form", CLOUD, OPERATOR, Fleet("t-g", 2, "0.9.0", 1_790_000_400.0, (busy,))),
+        ("fleet of a device at work", CLOUD, OPERATOR, Fleet("t-g", "1.0.0", 1_790_000_400.0, (busy,))),
         ("forget-device", OPERATOR, CLOUD, ForgetDevice("t-f", "pi-1")),
         ("inspect-fleet since a mark", OPERATOR, CLOUD, InspectFleet("t-g", "devices", since=1_790_000_400_017)),
         ("await-change", OPERATOR, CLOUD, AwaitChange("t-h", 1_790_000_400_017)),
@@ -340,13 +352,12 @@ def _requests() -> list[Sent]:
         ("fleet-visits", CLOUD, OPERATOR, msgspec.structs.replace(answer, visits=(note, done), next="12")),
         ("submit", OPERATOR, CLOUD, Submit("t-1", 'name = "digits"\n[data]\ntest = "digits"\n')),
         ("inspect", OPERATOR, CLOUD, Inspect("t-2", "digits", 0)),
-        ("jobs", CLOUD, OPERATOR, Jobs("t-2", (view,))),
+        ("jobs", CLOUD, OPERATOR, Jobs("t-2", (view,), "1.0.0")),
         ("stop", OPERATOR, CLOUD, Stop("t-3", "digits")),
         ("export", OPERATOR, CLOUD, Export("t-4", "digits")),
-        ("exported", CLOUD, OPERATOR, Exported("t-4", KIT, 0.9375)),
+        ("exported", CLOUD, OPERATOR, Exported("t-4", KIT, 0.9375, 20)),
         ("export of a round", OPERATOR, CLOUD, Export("t-6", "digits", 3)),
-        ("exported of a round", CLOUD, OPERATOR, Exported("t-6", KIT, 0.875, 3)),
-        ("jobs with models and times", CLOUD, OPERATOR, Jobs("t-2", (ended,), "0.4.0")),
+        ("jobs with models and times", CLOUD, OPERATOR, Jobs("t-2", (ended,), "1.0.0")),
         ("continue", OPERATOR, CLOUD, Continue("t-7", "digits", 20, 0.0)),
         ("remove", OPERATOR, CLOUD, Remove("t-8", "digits")),
         ("removed", CLOUD, OPERATOR, Removed("t-8", "digits", 12, 345_678)),
@@ -367,9 +378,9 @@ def _order(serial: int, version: int, goods: Goods | None, *, rollback: bool = F
 
 
 def _releases() -> list[Sent]:
-    """A release on its way to a device, and what comes back."""
+    """Return messages of a release, and the reports."""
     graph, card = KIT, _inline(b"a card")
-    goods = Goods(Parcel(graph.digest, graph.size), Parcel(card.digest, card.size))
+    goods = Goods(BlobRef(graph.digest, graph.size), BlobRef(card.digest, card.size))
     forward, back = _order(1, 1, goods), _order(2, 0, None, rollback=True)
     health = Health(
         rows=60,
@@ -388,6 +399,7 @@ def _releases() -> list[Sent]:
     line = LineView(
         line="digits", status="running", detail="", serial=2, version=1, before=0, serves=0, goods=None,
         stages=(0.5, 1.0), stage=1, counts={"serving": 1}, devices=(device,),
+        plan=RolloutPlan(HealthRules(), undo=True),
     )  # fmt: skip
     return [
         ("make-release", OPERATOR, CLOUD, MakeRelease("t-6", "digits", "digits", 1, "int8", "for the shelf")),
@@ -405,12 +417,12 @@ def _releases() -> list[Sent]:
         ("releases", CLOUD, OPERATOR, Releases("t-9", (line,))),
         ("inspect-releases since a device", OPERATOR, CLOUD, InspectReleases("t-9", "digits", 100)),
         ("read-card", OPERATOR, CLOUD, ReadCard("t-i", "digits", 2)),
-        ("card-told", CLOUD, OPERATOR, CardTold("t-i", KIT, Parcel(KIT.digest, KIT.size))),
+        ("card-details", CLOUD, OPERATOR, CardDetails("t-i", KIT, BlobRef(KIT.digest, KIT.size))),
     ]
 
 
 def _mandates() -> list[Sent]:
-    """What an operator signed, on its way to a device, and what ends it; requests with a signature, and the log."""
+    """Return messages with mandates and withdrawals, signed requests, and the audit log."""
     mandate = Mandate(
         fleet=FLEET, job="digits", serial=1_790_000_000_000, operator="ann", purpose="to read digits",
         issued=1_790_000_000.0, ends=1_792_592_000.0, kit=KIT.digest, model="mlp", classes=("cat", "dog"),
@@ -442,10 +454,10 @@ def _mandates() -> list[Sent]:
         ("recall", EDGE, DEVICE, Recall(withdrawal)),
         ("read-kit", OPERATOR, CLOUD, ReadKit("t-a", "digits")),
         (
-            "kit-told",
+            "kit-details",
             CLOUD,
             OPERATOR,
-            KitTold("t-a", "digits", KIT, Normalisation((4.5,), (6.0,)), ("torch 2.12.1",), 7),
+            KitDetails("t-a", "digits", KIT, Normalisation((4.5,), (6.0,)), ("torch 2.12.1",), 7),
         ),
         ("sign-job", OPERATOR, CLOUD, SignJob("t-b", signed)),
         ("withdraw-job", OPERATOR, CLOUD, WithdrawJob("t-c", withdrawal)),
@@ -455,7 +467,7 @@ def _mandates() -> list[Sent]:
     ]
 
 
-def _packet(name: str, sender: Address, to: Address | None, message: Message | Presence) -> dict[str, Any]:
+def _packet(name: str, sender: Address, to: Address | None, message: Message) -> dict[str, Any]:
     data = pack(Packet(1, EPOCHS[sender], message))
     return {
         "name": name,
@@ -463,6 +475,6 @@ def _packet(name: str, sender: Address, to: Address | None, message: Message | P
         "from": str(sender),
         "to": str(to) if to else None,
         "kind": kind(message),
-        "fields": told(msgpack.unpackb(data)),
+        "fields": to_json(msgpack.unpackb(data)),
         "hex": data.hex(),
     }

@@ -1,5 +1,4 @@
-"""What a device signs of a visit: the bytes, and their signature."""
-# a script beside the page that it serves
+"""The bytes that a device signs for a visit, and their signature."""
 
 from __future__ import annotations
 
@@ -9,30 +8,29 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from docs.vectors.cast import KIT, TASK, VISIT
-from docs.vectors.telling import told
-from sojourn.protocol.node_signing import FOR_VISIT, NodeKey
-from sojourn.protocol.statements import VisitStatement, found_digest, pairs, sign, task_digest
+from docs.vectors.json_values import to_json
+from sojourn.protocol.signing import FOR_VISIT, NodeKey, VisitStatement, found_digest, pairs, sign, task_digest
 
 KEY = NodeKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 _PACK = msgspec.msgpack.Encoder()
 
 
 def make() -> dict[str, Any]:
-    """One of a visit that trained, one of an estimate."""
+    """Return a statement for a visit with training and one for an estimate."""
     given, returned = {"model": b"\1" * 32, "control": b"\2" * 32}, {"model": b"\3" * 32}
     trained = VisitStatement(
         "pi-1", VISIT, KIT.digest, task_digest(TASK), pairs(given), pairs(returned), 60, 8, found_digest(None)
     )
     found = found_digest((0.75, 0.125))
     estimated = msgspec.structs.replace(trained, returned=(), steps=0, found=found)
-    return {"statements": [_told("trained", trained), _told("estimated", estimated)]}
+    return {"statements": [_statement("trained", trained), _statement("estimated", estimated)]}
 
 
-def _told(name: str, statement: VisitStatement) -> dict[str, Any]:
+def _statement(name: str, statement: VisitStatement) -> dict[str, Any]:
     return {
         "name": name,
         "task": _PACK.encode(TASK).hex(),
-        "statement": told(msgspec.to_builtins(statement, builtin_types=(bytes,))),
+        "statement": to_json(msgspec.to_builtins(statement, builtin_types=(bytes,))),
         "hex": (FOR_VISIT + _PACK.encode(statement)).hex(),
         "public_key": KEY.public_bytes.hex(),
         "signature": sign(KEY, statement).signature.hex(),

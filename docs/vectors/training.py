@@ -1,4 +1,4 @@
-"""Vectors of what a device computes besides the graphs: objectives, optimisers, FedELMY's pool, classifier weights."""
+"""Vectors for computations outside of the graphs: objectives, optimisers, FedELMY's pool, classifier weights."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import numpy as np
 
 from docs.vectors.cast import SEED, SPEC, TOUR, VISIT
 from docs.vectors.cast import START as W_IN
-from edge_agent.training import objectives, optimisers
+from edge_agent.training import descent, objectives
 from edge_agent.training.descent import Prepared
-from edge_agent.training.diversity import Diverse, distance_scale
+from edge_agent.training.fedelmy import Diverse, distance_scale, shuffled, train_pool
 from edge_agent.training.held_out import parted
-from edge_agent.training.model_pool import shuffled, train_pool
 from hierarchy.edge.records import EdgeState, TourTaken
-from sojourn.model.classifier import classifier_weights
+from sojourn.model.layers import classifier_weights
 from sojourn.parts import Dyn, Elmy, Gate, LogitAdjustment, Prox, Sam, Scaffold, Sgd, TourPolicy, Training
 from sojourn.protocol.messages import Tour, Visit
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
@@ -27,7 +26,7 @@ from sojourn.store.blobs import ref_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from sojourn.model.classifier import Layers
+    from sojourn.model.layers import Layers
     from sojourn.parts import Objective
 
     Vector = NDArray[np.float32]
@@ -42,7 +41,7 @@ STEPS = 3
 
 
 def make() -> dict[str, list[dict[str, Any]]]:
-    """All of them, by the keys that they have in vectors.json."""
+    """Return the vectors by their keys in vectors.json."""
     return {
         "optimisers": [_optimiser(training) for training in _TRAININGS],
         "objectives": [_objective(*each) for each in _OBJECTIVES],
@@ -68,7 +67,7 @@ _TRAININGS = (
 
 
 def _optimiser(training: Training) -> dict[str, Any]:
-    optimiser, w = optimisers.begin(training), W_IN.copy()
+    optimiser, w = descent.begin(training), W_IN.copy()
     directions, moved = [CONTROL, ASIDE, TARGET], []
     for direction in directions:
         optimiser.move(w, direction.copy())
@@ -95,11 +94,11 @@ _OBJECTIVES: tuple[tuple[Objective, Training, dict[str, Vector], dict[str, Vecto
     (LogitAdjustment(), HEAVY, {"shift": ASIDE}, {}),
     (Elmy(alpha=0.3, beta=1.7), PLAIN, {"pool_first": W_IN, "pool_mean": W_IN + ASIDE}, {}),
 )
-"""Objective, training, the vectors that come along, and those remembered."""
+"""Objective, training, received vectors, and memory."""
 
 
 def slope(w: Vector) -> tuple[float, Vector]:
-    """A loss that anybody can compute, in place of a graph: the sum of curve (w - target)^2 / 2."""
+    """Return loss and gradient of a simple function instead of a graph: the sum of curve (w - target)^2 / 2."""
     away = w - TARGET
     return float((CURVE * away * away).sum() / np.float32(2)), CURVE * away
 
@@ -114,12 +113,12 @@ def _objective(
     )
     assert begun is not None  # noqa: S101  # all of these are known here
     start = received.get("pool_mean", W_IN)
-    optimiser, w, steps = optimisers.begin(training), start.copy(), []
+    optimiser, w, steps = descent.begin(training), start.copy(), []
     for _ in range(STEPS):
         _, direction = begun.direction(w, slope)
-        told = _hex(direction)  # before the optimiser uses it up
+        hexed = _hex(direction)  # before the optimiser changes it
         optimiser.move(w, direction)
-        steps.append({"direction": told, "w": _hex(w)})
+        steps.append({"direction": hexed, "w": _hex(w)})
     left = begun.end(w, STEPS, training.lr)
     return {
         "objective": msgspec.to_builtins(settings),
@@ -165,8 +164,8 @@ class _Samples:
 def _split(samples: int, share: float) -> dict[str, Any]:
     everything = _Samples(np.arange(samples, dtype=np.float32), np.arange(samples))
     parts = parted(everything, share)
-    told = {"train": parts.learnt.y.tolist(), "held_out": parts.validation.y.tolist() if parts.validation else []}
-    return {"samples": samples, "validation": share, **told}
+    places = {"train": parts.learned.y.tolist(), "held_out": parts.validation.y.tolist() if parts.validation else []}
+    return {"samples": samples, "validation": share, **places}
 
 
 def _shuffle(seed: int) -> dict[str, Any]:
@@ -175,7 +174,7 @@ def _shuffle(seed: int) -> dict[str, Any]:
 
 
 class _Bowl:
-    """In place of a kit's graphs: the loss is the mean of |w - x|^2 / 2, the logits are (w x, -w x)."""
+    """A substitute for a kit's graphs: the loss is the mean of |w - x|^2 / 2, the logits are (w x, -w x)."""
 
     def loss_and_gradient(
         self, vector: Vector, x: Vector, y: NDArray[np.int64], noise: list[Vector]

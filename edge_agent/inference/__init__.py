@@ -1,1 +1,1 @@
-"""How programs on a device use the release that it serves."""
+"""Inference on a device: how local programs use the served release."""

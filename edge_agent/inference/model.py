@@ -1,4 +1,4 @@
-"""`Model`: predicts with the release of a model line that this device serves, and goes over to the next by itself."""
+"""`Model`: predicts with the served release of a model line, and switches to new releases automatically."""
 
 from __future__ import annotations
 
@@ -7,51 +7,133 @@ import logging
 import os
 import threading
 import weakref
+from collections import Counter, deque
 from math import inf
-from time import monotonic
+from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Self
 
-from edge_agent.inference.plain_answers import TOP, anomalies, plain_answers
-from edge_agent.inference.serving import Serving
-from edge_agent.inference.usage import UsageReport, UsageSender, UsageTally
+import numpy as np
+
+from edge_agent.inference.inputs_and_outputs import TOP, anomalies, plain_answers, rows_of
+from edge_agent.inference.usage import UsageReport, UsageSender, UsageTally, bin_of
 from edge_agent.releases.folder import ReleaseFolder
-from edge_agent.releases.loading import load
-from edge_agent.releases.places import no_release, store_of
+from edge_agent.releases.served import load, no_release, store_of
 from sojourn.errors import DataError, InvalidBlob, ModelError, SojournError, StoreError
-from sojourn.model.answers import shares
+from sojourn.model.predictions import BatchOutput, groups, shares
+from sojourn.protocol.release import CLASSES
 from sojourn.protocol.topics import check_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
-    import numpy as np
     from numpy.typing import NDArray
 
-    from edge_agent.inference.plain_answers import AnomalyScore
-    from edge_agent.inference.serving import Counts
+    from edge_agent.inference.inputs_and_outputs import AnomalyScore
     from edge_agent.releases.folder import Identity, ServedFiles
-    from sojourn.model.answers import Answer
+    from sojourn.model.predictions import ReleasePredictor
     from sojourn.protocol.release import Card
     from sojourn.protocol.task import Kind
 
+
+# One version that a program uses: predicts, and counts usage for the agent.
+#
+# Counting must not slow predictions down: each call appends its time and its output to a queue, and a background thread
+# adds them up. If there are more than 1024 calls in half a second, only the first 1024 are counted by class and time.
+
+MAX_QUEUED = 1024
+_SMALL = 1024
+"""Maximum output size that is queued as it is; of a larger output only the groups are queued."""
+
+
+def _classes(answer: BatchOutput) -> NDArray[np.int64]:
+    return np.asarray(answer.outputs.argmax(axis=1))
+
+
+class Counts:
+    """A queue of calls to count; many threads can add to it without a lock."""
+
+    def __init__(self, version: int, group: Callable[[BatchOutput], NDArray[np.int64]] = _classes) -> None:
+        """Count a version's predictions, in total and by `group`."""
+        self.version, self._group = version, group
+        self._calls: deque[tuple[int, BatchOutput | NDArray[np.int16]]] = deque()
+        self._others: deque[int] = deque()
+
+    def add(self, taken: int, answer: BatchOutput) -> None:
+        """Queue a call: its time in nanoseconds, and its output."""
+        if len(self._calls) >= MAX_QUEUED:
+            self._others.append(len(answer.outputs))
+        elif answer.outputs.size <= _SMALL:
+            self._calls.append((taken, answer))
+        else:
+            self._calls.append((taken, self._groups(answer)))
+
+    def move_to(self, tally: UsageTally) -> None:
+        """Move the queued calls to a tally; calls that end meanwhile stay in the queue."""
+        calls = [self._calls.popleft() for _ in range(len(self._calls))]
+        others = [self._others.popleft() for _ in range(len(self._others))]
+        tally.predictions += sum(others)
+        if not calls:
+            return
+        groups = [self._groups(each) if isinstance(each, BatchOutput) else each for _, each in calls]
+        counts = np.bincount(np.concatenate(groups))
+        tally.predictions += sum(map(len, groups))
+        tally.classes.update({int(each): int(counts[each]) for each in counts.nonzero()[0]})
+        # The time of a call is divided by its number of rows.
+        times = zip(calls, groups, strict=True)
+        tally.times.update(Counter(bin_of(taken / 1000 / len(each)) for (taken, _), each in times))
+
+    def _groups(self, answer: BatchOutput) -> NDArray[np.int16]:
+        return np.minimum(self._group(answer), CLASSES).astype(np.int16)
+
+
+class Serving:
+    """A loaded version with its counts."""
+
+    def __init__(self, served: ServedFiles, predictor: ReleasePredictor, threshold: float = inf) -> None:
+        """Predict with a version; a score above `threshold` is an anomaly."""
+        self.served, self.predictor, self.threshold = served, predictor, threshold
+        self.counts = Counts(served.version, self._group)
+
+    def predict(self, x: object) -> tuple[BatchOutput, bool]:
+        """Return the output for all rows, and whether the input was a single sample."""
+        predictor = self.predictor
+        if isinstance(x, np.ndarray) and x.dtype == predictor.dtype and x.shape[1:] == predictor.shape:
+            rows, one = x, False
+        else:
+            given, one = rows_of(x, predictor.card, predictor.card.line)
+            rows = predictor.typed(given)
+        if not len(rows):
+            task = predictor.card.learns
+            none = np.empty((0, *task.output), np.float32)
+            return BatchOutput(none, np.empty(0, np.float32) if task.kind == "reconstruction" else None), False
+        start = perf_counter_ns()
+        answer = predictor.answer(rows)
+        self.counts.add(perf_counter_ns() - start, answer)
+        return answer, one
+
+    def _group(self, answer: BatchOutput) -> NDArray[np.int64]:
+        return groups(self.predictor.card.learns, answer, self.threshold)
+
+
 LOOK_PAUSE = 0.5
-"""Seconds between two looks at what is served."""
-_TELL_PAUSE = 1.0
-_FAILURE_PAUSE = 30.0
+"""Seconds between two checks for a new release."""
+_REPORT_INTERVAL = 1.0
+_FAILURE_INTERVAL = 30.0
 _GRACE = 5.0
-_WORDS = 500
-_UNFIT = (ModelError, InvalidBlob, StoreError)
-"""Why a release cannot be loaded: it is none, it is damaged, or its files cannot be read."""
+_MAX_TEXT = 500
+_LOAD_ERRORS = (ModelError, InvalidBlob, StoreError)
+"""The errors of loading a release: invalid, damaged or unreadable."""
 log = logging.getLogger(__name__)
 _open: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
 class Model:
-    """The current release of a line. Use one from as many threads as you like.
+    """The current release of a model line; safe to use from several threads.
 
-    A new release is loaded in the background; calls that are under way end with the one they began with. One that
-    does not load is not used: the model goes on with what it has, or begins with the release before it.
+    A new release is loaded in the background; active calls finish with the release that they started with. If a release
+    cannot be loaded, the model keeps using the current one, or starts with the previous one.
     """
 
     def __init__(
@@ -64,9 +146,9 @@ class Model:
         threads: int = 1,
         count_failures: bool = True,
     ) -> None:
-        """Use a line from the store that is named, from `agent`'s of a `fleet`, or from the only one that has it.
+        """Use a line from `store`, from the store of `agent` in `fleet`, or from the only store that serves the line.
 
-        With `count_failures` a prediction that fails is told as an error; without, only `report_error` tells of any.
+        count_failures: report failed predictions as errors; if False, only `report_error` reports errors.
         """
         check_name(line, "line")
         place = store_of(line, store, fleet, agent)
@@ -77,8 +159,8 @@ class Model:
         self._serving: Serving | None = None
         self._retired: list[tuple[float, Counts]] = []
         self._lock = threading.Lock()
-        """For what is to be told; no prediction ever waits for it."""
-        self._untold: dict[int, UsageTally] = {}
+        """Protects the unreported counts; predictions never wait for it."""
+        self._unreported: dict[int, UsageTally] = {}
         self._failure: UsageReport | None = None
         self._next_failure = self._next_report = 0.0
         try:
@@ -92,58 +174,58 @@ class Model:
 
     @property
     def version(self) -> int:
-        """The version that predicts now."""
+        """The version in use."""
         return self._now().served.version
 
     @property
     def card(self) -> Card:
-        """The model card of the version that predicts now."""
+        """The model card of the version in use."""
         return self._now().predictor.card
 
     @property
     def threshold(self) -> float:
-        """From which score on a sample is an anomaly here; infinite for a release that finds none."""
+        """The anomaly threshold on this device; infinite for a release without anomaly scores."""
         return self._now().threshold
 
     def predict(self, x: object) -> NDArray[np.float32]:
-        """The answer for one sample, or those for a batch, a row for each: logits, or values as the task has them."""
+        """Return the raw output for one sample, or a row for each sample of a batch: logits, or the task's values."""
         _, answer, one = self._run(x)
         return answer.outputs[0] if one else answer.outputs
 
     def classify(self, x: object) -> str | list[str]:
-        """The name of the class of one sample, or those of a batch."""
+        """Return the class name of one sample, or a list for a batch."""
         names, probabilities = self.probabilities(x)[1:]
         most = probabilities.argmax(axis=-1)
         return names[int(most)] if probabilities.ndim == 1 else [names[int(each)] for each in most]
 
     def probabilities(self, x: object) -> tuple[int, tuple[str, ...], NDArray[np.float64]]:
-        """The version that answered, its classes, and how likely each of them is, by softmax."""
+        """Return the version, its classes, and the softmax probability of each class."""
         serving, answer, one = self._run(x, "classification")
         found = shares(answer.outputs)
         return serving.served.version, serving.predictor.card.classes, found[0] if one else found
 
     def score(self, x: object) -> AnomalyScore | list[AnomalyScore]:
-        """How unlike the samples that were learnt one sample is, or each of a batch, and whether it is an anomaly."""
+        """Return the anomaly score of one sample, or a list for a batch."""
         serving, answer, one = self._run(x, "reconstruction")
         found = anomalies(answer, serving.threshold)
         return found[0] if one else found
 
     def answers(self, x: object, top: int = TOP) -> dict[str, Any] | list[dict[str, Any]]:
-        """What is said of one sample, or of each of a batch, in the task's own terms (`plain_answers`)."""
+        """Return the prediction for one sample, or a list for a batch, in the task's terms (`plain_answers`)."""
         _, found, one = self.answers_of_version(x, top)
         return found[0] if one else found
 
     def answers_of_version(self, x: object, top: int = TOP) -> tuple[int, list[dict[str, Any]], bool]:
-        """The version that answered, what it says of each row, and whether it was one sample."""
+        """Return the version, its prediction for each row, and whether the input was a single sample."""
         serving, answer, one = self._run(x)
         return serving.served.version, plain_answers(serving.predictor.card, answer, serving.threshold, top), one
 
     def report_error(self, text: str = "") -> None:
-        """Tell that the release that predicts now was wrong: it counts against its rollout."""
+        """Report an error of the release in use; errors count against its rollout."""
         self._error(self._now(), text)
 
     def close(self) -> None:
-        """Tell what was counted, and end the thread in the background."""
+        """Report the remaining counts, and end the background thread."""
         self._stop.set()
         self._thread.join(_GRACE)
         _open.discard(self)
@@ -160,12 +242,14 @@ class Model:
     ) -> None:
         self.close()
 
-    def _run(self, x: object, kind: Kind | None = None) -> tuple[Serving, Answer, bool]:
-        """The answers of what is served now, which must be of a kind where one is named."""
+    def _run(self, x: object, kind: Kind | None = None) -> tuple[Serving, BatchOutput, bool]:
+        """Predict with the release in use; raise DataError if it is not for tasks of this kind."""
         serving = self._serving or self._now()
-        learnt = serving.predictor.card.learns.kind
-        if kind is not None and learnt != kind:
-            raise DataError(f"{self._line} is a release for {learnt}, not for {kind}: answers() fits all of them")
+        learned = serving.predictor.card.learns.kind
+        if kind is not None and learned != kind:
+            raise DataError(
+                f"{self._line} is a release for {learned}, not for {kind}: use answers(), which works for every task"
+            )
         try:
             answer, one = serving.predict(x)
         except ModelError as error:
@@ -190,17 +274,17 @@ class Model:
         try:
             self._look()
         except SojournError as error:
-            log.warning("%s goes on with what it has: %s", self._line, error)
+            log.warning("%s keeps using the loaded release: %s", self._line, error)
         self._collect()
         now = monotonic()
         if now >= self._next_report:
-            self._next_report = now + _TELL_PAUSE
+            self._next_report = now + _REPORT_INTERVAL
             self._report()
         if now >= self._next_failure:
-            self._tell_failure()
+            self._report_failure()
 
     def _look(self) -> None:
-        """Go over to what is served now, if that is another."""
+        """Switch to the served release if it has changed."""
         identity = self._folder.identity()
         if identity == self._identity:
             return
@@ -211,13 +295,13 @@ class Model:
         elif serving is None or current != serving.served:
             try:
                 self._swap(self._loaded(current))
-            except _UNFIT as error:
+            except _LOAD_ERRORS as error:
                 if self._folder.identity() != identity:
-                    return  # it was replaced under our hands: look again
+                    return  # it was replaced during loading: check again
                 self._fall_back(current, str(error))
                 self._identity = identity
                 return
-        else:  # the same version: its threshold may have been measured anew
+        else:  # the same version: its threshold may have changed
             serving.threshold = self._measured(serving.served, serving.predictor.card)
         self._identity, self._failure = identity, None
 
@@ -228,73 +312,73 @@ class Model:
         return Serving(served, predictor, self._measured(served, predictor.card))
 
     def _measured(self, served: ServedFiles, card: Card) -> float:
-        """From which score on a sample is an anomaly: as this device measured it, else as the card says."""
+        """Return the anomaly threshold that was measured on this device, otherwise that of the card."""
         if not card.anomaly:
             return inf
         measured = self._folder.threshold(served)
         return card.anomaly.threshold if measured is None else measured.value
 
     def _fall_back(self, failed: ServedFiles | None, why: str) -> None:
-        """Go on with what is in memory, or with the release before; and have the agent know."""
-        log.warning("%s cannot use what is served now: %s", self._line, why)
+        """Keep the loaded release, or load the previous one, and report the failure to the agent."""
+        log.warning("%s cannot load the served release: %s", self._line, why)
         if failed is not None:
-            self._failure = UsageReport(self._line, failed.version, failure=why[:_WORDS])
-            self._tell_failure()
+            self._failure = UsageReport(self._line, failed.version, failure=why[:_MAX_TEXT])
+            self._report_failure()
         if self._serving is not None:
             return
         previous = self._folder.previous()
         if previous is None or previous == failed:
-            raise ModelError(f"{why}; there is no release before it to fall back to")
+            raise ModelError(f"{why}; there is no previous release")
         try:
             self._swap(self._loaded(previous))
-        except _UNFIT as error:
-            raise ModelError(f"{why}; nor can the release before it be used: {error}") from error
+        except _LOAD_ERRORS as error:
+            raise ModelError(f"{why}; the previous release cannot be loaded either: {error}") from error
 
-    def _tell_failure(self) -> None:
-        """Tell the agent that a release does not load: until it hears it, and again later: it may have restarted."""
-        if self._failure is not None and self._sender.tell(self._failure):
-            self._next_failure = monotonic() + _FAILURE_PAUSE
+    def _report_failure(self) -> None:
+        """Report a failed load until the agent receives it, and again at intervals, since the agent may restart."""
+        if self._failure is not None and self._sender.notify(self._failure):
+            self._next_failure = monotonic() + _FAILURE_INTERVAL
         else:
             self._next_failure = 0.0
 
     def _swap(self, serving: Serving | None) -> None:
         old, self._serving = self._serving, serving
         if old is not None:
-            # Calls that are under way still count; the session goes with the last of them.
+            # Active calls still count; the session is freed after the last of them.
             self._retired.append((monotonic(), old.counts))
 
     def _error(self, serving: Serving, text: str) -> None:
-        report = UsageReport(self._line, serving.served.version, errors=1, words=text[:_WORDS])
-        if not self._sender.tell(report):
+        report = UsageReport(self._line, serving.served.version, errors=1, error_text=text[:_MAX_TEXT])
+        if not self._sender.notify(report):
             with self._lock:
-                self._untold.setdefault(serving.served.version, UsageTally()).add(report)
+                self._unreported.setdefault(serving.served.version, UsageTally()).add(report)
 
     def _collect(self) -> None:
-        """Add the calls since the last time to what the agent is to be told."""
+        """Add the queued calls to the unreported counts."""
         serving, now = self._serving, monotonic()
         counts = [*(each for _, each in self._retired), *([serving.counts] if serving else [])]
         with self._lock:
             for each in counts:
-                each.move_to(self._untold.setdefault(each.version, UsageTally()))
-        self._retired = [(since, each) for since, each in self._retired if now - since < _FAILURE_PAUSE]
+                each.move_to(self._unreported.setdefault(each.version, UsageTally()))
+        self._retired = [(since, each) for since, each in self._retired if now - since < _FAILURE_INTERVAL]
 
     def _report(self) -> None:
-        """Tell one report for each version; what nobody takes is kept for the next time, as sums."""
+        """Send a report for each version; keep the counts if it cannot be sent."""
         with self._lock:
-            for version, tally in sorted(self._untold.items()):
+            for version, tally in sorted(self._unreported.items()):
                 report = UsageReport(self._line, version, tally.predictions, tally.times, tally.classes, tally.errors)
-                if not (tally.predictions or tally.errors) or self._sender.tell(report):
-                    del self._untold[version]
+                if not (tally.predictions or tally.errors) or self._sender.notify(report):
+                    del self._unreported[version]
 
 
 def _watch(model: weakref.ref[Model], stop: threading.Event) -> None:
-    """Mind a model for as long as somebody uses it."""
+    """Run a model's background work until the model is closed or garbage-collected."""
     while not stop.wait(LOOK_PAUSE):
-        minded = model()
-        if minded is None:
+        current = model()
+        if current is None:
             return
-        minded._tick()  # noqa: SLF001  # the thread is the model's own
-        del minded
+        current._tick()  # noqa: SLF001  # the thread belongs to the model
+        del current
 
 
 @atexit.register
@@ -304,7 +388,7 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    """A child has no thread in the background: give every model a new one, and a lock that nobody holds."""
+    """Give every model a new thread and a new lock in a forked child, which has no background thread."""
     for model in list(_open):
         model._lock = threading.Lock()  # noqa: SLF001  # as above
         model._begin()  # noqa: SLF001

@@ -1,1 +1,1 @@
-"""How a device takes signed releases: ordered, fetched, tried, served."""
+"""Releases on a device: verifies signed orders, and fetches, tries and serves the ordered versions."""

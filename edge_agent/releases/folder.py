@@ -1,8 +1,8 @@
-"""Where a device keeps the releases that it serves: `<store>/release/<line>/`, safe against a power cut at any point.
+"""The folder of a served model line, `<store>/release/<line>/`, which is safe against a power cut at any point.
 
-`current` and `previous` are small JSON files that name a graph and a card beside them. A file is whole and on the disk
-before anything names it, `previous` is written before `current`, and what neither names is deleted last: so `current`
-always names a release that works. A version that finds anomalies has a third file, with the threshold of this device.
+`current` and `previous` are small JSON files that name a graph and a card in the same folder. A file is complete and
+synced before another file names it, `previous` is written before `current`, and unnamed files are deleted last: so
+`current` always names a working release. A version that detects anomalies has a third file, the device's threshold.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import msgspec
 
 from sojourn.errors import InvalidBlob, StoreError
 from sojourn.protocol.limits import Name, Number
-from sojourn.protocol.release import Goods, Parcel, Quantile, Version
+from sojourn.protocol.release import BlobRef, Goods, Quantile, Version
 from sojourn.store.blobs import LEAF, digest_of_hashes, disk_errors, leaf_hashes
-from sojourn.store.files import BESIDE, move_into_place, sync_path, written_beside
+from sojourn.store.files import TEMP_SUFFIX, move_into_place, open_atomic, sync_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER = "release"
 _FOLDER_MODE, _FILE_MODE = 0o750, 0o640
-"""For programs of other users in the agent's group, and for nobody else."""
-_AT_ONCE = 64 * LEAF
+"""Access for the agent's user and group only."""
+_HASH_CHUNK = 64 * LEAF
 """Bytes hashed at a time."""
-_LARGEST = 1 << 12
-"""Most bytes read of `current` or `previous`."""
+_MAX_JSON_BYTES = 1 << 12
+"""Maximum bytes to read of a JSON file."""
 
 Identity = tuple[int, int]
-"""Tells one file under a name from the next: inode and time."""
+"""Distinguishes two files with the same name: inode and modification time."""
 
 
 class ServedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,14 +53,14 @@ class ServedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def threshold(self) -> str:
-        """The name of the file with what was measured here, of a version that finds anomalies."""
+        """The name of the file with this device's threshold, of a version that detects anomalies."""
         return f"v{self.version}-{self.goods.card.digest.hex()[:8]}.threshold"
 
 
 class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """From which score on a sample is an anomaly on this device: what `quantile` of `samples` of its own stay below.
+    """The score above which a sample is an anomaly on this device: the `quantile` of its samples' scores.
 
-    samples: 0 where it has none, and the card's threshold holds. data: changes when they do.
+    samples: 0 if the device has none, and the card's threshold is used. data: changes when the samples change.
     """
 
     value: float
@@ -70,7 +70,7 @@ class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReleaseFolder:
-    """The releases of one line. One process writes, any number of others read."""
+    """The releases of one line. One process writes; any number of processes read."""
 
     def __init__(self, store: Path, line: str) -> None:
         self.line = line
@@ -78,38 +78,38 @@ class ReleaseFolder:
         self.path = store / FOLDER / line
 
     def place(self, served: ServedFiles, blobs: Path) -> None:
-        """Bring a version's files into the folder and sync them. `current` still names the old version afterwards."""
-        with disk_errors(f"keeping release {served.version} of {self.line}"):
+        """Place a version's files in the folder and sync them; `current` still names the old version."""
+        with disk_errors(f"storing release {served.version} of {self.line}"):
             shared_folder(self._store, self.path)
-            for name, parcel in self._parcels(served):
-                if not self._is_whole(self.path / name, parcel):
-                    self._take(blobs / parcel.digest.hex(), self.path / name, parcel)
+            for name, ref in self._files_of(served):
+                if not self._is_intact(self.path / name, ref):
+                    self._take(blobs / ref.digest.hex(), self.path / name, ref)
             sync_path(self.path)
 
     def holds(self, served: ServedFiles) -> bool:
-        """Whether all files of a version are here, and whole."""
-        with disk_errors(f"looking at release {served.version} of {self.line}"):
-            return all(self._is_whole(self.path / name, parcel) for name, parcel in self._parcels(served))
+        """Whether all files of a version are in the folder and intact."""
+        with disk_errors(f"checking release {served.version} of {self.line}"):
+            return all(self._is_intact(self.path / name, ref) for name, ref in self._files_of(served))
 
     def keep_threshold(self, served: ServedFiles, threshold: Threshold) -> None:
-        """Keep what was measured of a version's scores here; whoever predicts with it looks again."""
-        with disk_errors(f"keeping the threshold of release {served.version} of {self.line}"):
+        """Store a version's threshold; programs that use the version reload it."""
+        with disk_errors(f"storing the threshold of release {served.version} of {self.line}"):
             self._write(served.threshold, msgspec.json.encode(threshold))
             if self.current() == served:
-                self._name("current", served)  # another file under the same name is what programs look out for
+                self._name("current", served)  # programs notice a new file under this name
 
     def threshold(self, served: ServedFiles) -> Threshold | None:
-        """What was measured of a version's scores here; None where nothing was, or the file is damaged."""
+        """Return the device's threshold for a version; None if it is missing or damaged."""
         try:
             with (self.path / served.threshold).open("rb") as file:
-                return msgspec.json.decode(file.read(_LARGEST), type=Threshold)
+                return msgspec.json.decode(file.read(_MAX_JSON_BYTES), type=Threshold)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
         except OSError as error:
             raise StoreError(f"{self.path / served.threshold} cannot be read: {error.strerror}") from error
 
     def make_current(self, served: ServedFiles) -> None:
-        """Serve a version whose files are here; the one that was served becomes the previous one."""
+        """Serve a version whose files are in the folder; the current one becomes the previous one."""
         with disk_errors(f"serving release {served.version} of {self.line}"):
             current = self.current()
             if current == served:
@@ -120,7 +120,7 @@ class ReleaseFolder:
             self.tidy()
 
     def withdraw(self) -> None:
-        """Serve nothing, and keep nothing."""
+        """Stop serving the line, and delete its files."""
         with disk_errors(f"withdrawing {self.line}"):
             if not self.path.is_dir():
                 return
@@ -130,34 +130,34 @@ class ReleaseFolder:
             self.tidy()
 
     def current(self) -> ServedFiles | None:
-        """The version that is served; None for none, or where the file that names it is damaged."""
+        """Return the served version; None if there is none, or if the file that names it is damaged."""
         return self._read("current")
 
     def previous(self) -> ServedFiles | None:
-        """The version that was served before."""
+        """Return the version that was served before."""
         return self._read("previous")
 
     def identity(self) -> Identity | None:
-        """Changes whenever another version is served; None while none is."""
+        """Return a value that changes whenever another version is served; None while none is."""
         try:
             found = (self.path / "current").stat()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"{self.path / 'current'} cannot be looked at: {error.strerror}") from error
+            raise StoreError(f"{self.path / 'current'} cannot be read: {error.strerror}") from error
         return found.st_ino, found.st_mtime_ns
 
     def read(self, served: ServedFiles) -> tuple[bytes, bytes]:
-        """The graph and the card of a version, whole."""
-        graph, card = (self._bytes(self.path / name, parcel) for name, parcel in self._parcels(served))
+        """Return the verified graph and card of a version."""
+        graph, card = (self._bytes(self.path / name, ref) for name, ref in self._files_of(served))
         return graph, card
 
     def read_card(self, served: ServedFiles) -> bytes:
-        """The card of a version, whole."""
+        """Return the verified card of a version."""
         return self._bytes(self.path / served.card, served.goods.card)
 
     def tidy(self) -> None:
-        """Delete what neither `current` nor `previous` names: older versions, and what a killed process left."""
+        """Delete the files that neither `current` nor `previous` names: older versions and incomplete files."""
         kept = {"current", "previous"}
         for served in (self.current(), self.previous()):
             if served is not None:
@@ -166,62 +166,62 @@ class ReleaseFolder:
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 
-    def _parcels(self, served: ServedFiles) -> tuple[tuple[str, Parcel], ...]:
+    def _files_of(self, served: ServedFiles) -> tuple[tuple[str, BlobRef], ...]:
         return (served.graph, served.goods.graph), (served.card, served.goods.card)
 
     def _name(self, name: Literal["current", "previous"], served: ServedFiles) -> None:
         self._write(name, msgspec.json.encode(served))
 
     def _write(self, name: str, data: bytes) -> None:
-        with written_beside(self.path / name, mode=_FILE_MODE, sync_folder=True) as file:
+        with open_atomic(self.path / name, mode=_FILE_MODE, sync_folder=True) as file:
             file.write(data)
             os.fchmod(file.fileno(), _FILE_MODE)
 
     def _read(self, name: Literal["current", "previous"]) -> ServedFiles | None:
         try:
             with (self.path / name).open("rb") as file:
-                served = msgspec.json.decode(file.read(_LARGEST), type=ServedFiles)
+                served = msgspec.json.decode(file.read(_MAX_JSON_BYTES), type=ServedFiles)
         except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
             return None
         except OSError as error:
             raise StoreError(f"{self.path / name} cannot be read: {error.strerror}") from error
         return served if served.line == self.line else None
 
-    def _take(self, blob: Path, target: Path, parcel: Parcel) -> None:
-        """Give a blob a name in this folder: a second link to its file where the disk can do that, else a copy."""
+    def _take(self, blob: Path, target: Path, ref: BlobRef) -> None:
+        """Link a blob into this folder, or copy it if the file system cannot link."""
         if not blob.exists():
-            raise StoreError(f"the blob {parcel.digest.hex()[:12]} of a release of {self.line} is not here")
-        beside = target.with_name(f"{target.name}{BESIDE}")
-        beside.unlink(missing_ok=True)
+            raise StoreError(f"the blob {ref.digest.hex()[:12]} of a release of {self.line} is missing")
+        temporary = target.with_name(f"{target.name}{TEMP_SUFFIX}")
+        temporary.unlink(missing_ok=True)
         try:
-            os.link(blob, beside)
+            os.link(blob, temporary)
         except OSError:  # another file system, or one without links
-            shutil.copyfile(blob, beside)
-        if not self._is_whole(beside, parcel):
-            beside.unlink()
+            shutil.copyfile(blob, temporary)
+        if not self._is_intact(temporary, ref):
+            temporary.unlink()
             raise InvalidBlob(f"a blob of a release of {self.line} does not match its digest")
-        beside.chmod(_FILE_MODE)
-        move_into_place(beside, target)
+        temporary.chmod(_FILE_MODE)
+        move_into_place(temporary, target)
 
-    def _is_whole(self, path: Path, parcel: Parcel) -> bool:
+    def _is_intact(self, path: Path, ref: BlobRef) -> bool:
         try:
             size = path.stat().st_size
-            return size == parcel.size and _digest(path, size) == parcel.digest
+            return size == ref.size and _digest(path, size) == ref.digest
         except FileNotFoundError:
             return False
 
-    def _bytes(self, path: Path, parcel: Parcel) -> bytes:
+    def _bytes(self, path: Path, ref: BlobRef) -> bytes:
         try:
             data = path.read_bytes()
         except OSError as error:
             raise StoreError(f"{path} cannot be read: {error.strerror}") from error
-        if len(data) != parcel.size or digest_of_hashes(len(data), leaf_hashes(data)) != parcel.digest:
-            raise InvalidBlob(f"{path} is damaged: it does not match its digest {parcel.digest.hex()[:12]}")
+        if len(data) != ref.size or digest_of_hashes(len(data), leaf_hashes(data)) != ref.digest:
+            raise InvalidBlob(f"{path} is damaged: it does not match its digest {ref.digest.hex()[:12]}")
         return data
 
 
 def lines(store: Path) -> tuple[str, ...]:
-    """The lines that are served, by name."""
+    """Return the names of the served lines."""
     try:
         found = sorted(path.parent.name for path in (store / FOLDER).glob("*/current"))
     except OSError as error:
@@ -230,18 +230,18 @@ def lines(store: Path) -> tuple[str, ...]:
 
 
 def shared_folder(store: Path, folder: Path) -> None:
-    """Make a folder of the store that programs in the agent's group may look into."""
+    """Create a folder in the store that programs in the agent's group can read."""
     for each in (store / FOLDER, folder):
         each.mkdir(parents=True, exist_ok=True)
         if each.stat().st_mode & 0o777 != _FOLDER_MODE:
             each.chmod(_FOLDER_MODE)
         sync_path(each.parent)
     mode = store.stat().st_mode & 0o777
-    if not mode & 0o010:  # the group may pass through the store, not look around in it
+    if not mode & 0o010:  # the group may enter the store, but not list it
         store.chmod(mode | 0o010)
 
 
 def _digest(path: Path, size: int) -> bytes:
-    """The digest of a file, read a few leaves at a time: a release may be larger than the memory to spare."""
+    """Return the digest of a file, read in chunks, since a release may be larger than the free memory."""
     with path.open("rb", buffering=0) as file:
-        return digest_of_hashes(size, b"".join(leaf_hashes(part) for part in iter(lambda: file.read(_AT_ONCE), b"")))
+        return digest_of_hashes(size, b"".join(leaf_hashes(part) for part in iter(lambda: file.read(_HASH_CHUNK), b"")))

@@ -1,11 +1,9 @@
-"""Makes a release the one that this device serves: verified, tried in a process of its own, and swapped in one step."""
+"""Installs a release on this device: verifies it, tries it in a separate process, and swaps it in atomically."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,47 +11,47 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_agent.releases.folder import ReleaseFolder, ServedFiles, Threshold, lines
-from edge_agent.releases.work import Install, Installed, Withdraw, Withdrawn
-from edge_agent.training.child import FOLDER, emptied, environment
+from edge_agent.releases.orders import Install, Installed, Withdraw, Withdrawn
+from edge_agent.training.child import FOLDER, emptied
 from edge_agent.training.data_watch import mark_of
 from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, ModelError
+from sojourn.processes import Child
 from sojourn.protocol.release import Health
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PATIENCE = 300.0
-"""Seconds that a trial may take: loading a large graph on a small board, and some hundred predictions."""
-_LAST_WORDS = 500
+TRIAL_TIMEOUT = 300.0
+"""Maximum seconds of a trial: loading a large graph on a small board, and a few hundred predictions."""
 log = logging.getLogger(__name__)
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What to try, and the release that is served until now, if the two are to be compared."""
+    """A release to try, and the currently served one if the two are to be compared."""
 
     store: str
     served: ServedFiles
     before: ServedFiles | None
     data: DataSettings
-    patience: float
+    timeout: float
     readable: tuple[str, ...] = ()
-    """What the process that tries it may read besides."""
+    """Additional paths that the trial process may read."""
     only_threshold: bool = False
-    """Whether it is served already, and only its threshold is wanted."""
+    """Whether to measure only the threshold, of a release that is already served."""
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """How a trial ended: why the release must not be served, or else how well it did."""
+    """The result of a trial: why the release must not be served (None if it may), and its health."""
 
     objection: str | None
     health: Health
     threshold: Threshold | None = None
-    """Of a release that finds anomalies: measured here."""
+    """The threshold measured on this device, for a release that detects anomalies."""
 
 
 class Installer:
-    """Performs `Install` and `Withdraw`. A newer wish for a line ends an older one that is still being tried."""
+    """Performs `Install` and `Withdraw`; newer work on a line ends an older trial of the same line."""
 
     def __init__(
         self,
@@ -61,24 +59,24 @@ class Installer:
         blobs_folder: Path,
         data: DataSettings,
         *,
-        patience: float = PATIENCE,
+        timeout: float = TRIAL_TIMEOUT,
         program: str = "edge_agent.releases.trial_process",
         readable: Sequence[str] = (),
     ) -> None:
-        """Serve from a store what is in a blob folder; new releases are tried on this data, by this module.
+        """Install releases from the blob folder in the store, after a trial on this data by the module `program`.
 
-        readable: what the process that tries them may read besides.
+        readable: additional paths that the trial process may read.
         """
         self._store, self._blobs = store_folder.absolute(), blobs_folder.absolute()
         self._data = msgspec.structs.replace(data, path=str(Path(data.path).absolute()))
-        self._patience, self._program, self._readable = patience, program, tuple(readable)
+        self._timeout, self._program, self._readable = timeout, program, tuple(readable)
         self._lock = threading.Lock()
         self._newest: dict[str, int] = {}
         self._expected: dict[int, int] = {}
-        self._trials: dict[str, subprocess.Popen[bytes]] = {}
+        self._trials: dict[str, Child[Tried]] = {}
 
     def __call__(self, work: Install | Withdraw) -> Installed | Withdrawn:
-        """Install or withdraw; whatever goes wrong, the release that was served before still is."""
+        """Install or withdraw; after any failure the previous release is still served."""
         folder = ReleaseFolder(self._store, work.line)
         with self._lock:
             turn = self._expected.pop(id(work), None) or self._next_turn(work.line)
@@ -88,7 +86,7 @@ class Installer:
                 return Withdrawn()
             served = ServedFiles(work.line, work.version, work.goods)
             current = folder.current()
-            if current == served:  # a power cut came between the swap and the word of it: how it does is not known
+            if current == served:  # a power cut came after the swap, before its health was reported
                 current = folder.previous()
             if work.known and folder.holds(served):
                 folder.make_current(served)
@@ -97,12 +95,12 @@ class Installer:
         return Installed(self._tried_and_swapped(folder, served, current, turn))
 
     def expect(self, work: Install | Withdraw) -> None:
-        """Let this work overtake what is older on its line now, though it may be a moment until its thread runs."""
+        """Give this work precedence over older work on its line, before its thread starts."""
         with self._lock:
             self._expected[id(work)] = self._next_turn(work.line)
 
     def drop(self, line: str) -> None:
-        """End the trial of a line's release, if there is one: its result is no longer wanted."""
+        """End the trial of a line's release, if one is active."""
         with self._lock:
             self._next_turn(line)
 
@@ -115,11 +113,11 @@ class Installer:
     def _tried_and_swapped(
         self, folder: ReleaseFolder, served: ServedFiles, current: ServedFiles | None, turn: int
     ) -> Health:
-        # An older version that returns is not measured against the one that it is to replace.
+        # In a rollback, the older version is not compared with the one that it replaces.
         before = current if current is not None and current.version < served.version else None
         data = data_mark(self._data.path)
         try:
-            tried = self._try(Trial(str(self._store), served, before, self._data, self._patience, self._readable), turn)
+            tried = self._try(Trial(str(self._store), served, before, self._data, self._timeout, self._readable), turn)
             if tried.objection is not None:
                 raise ModelError(tried.objection)
         except (MachineError, ModelError):
@@ -134,9 +132,9 @@ class Installer:
         return tried.health
 
     def refresh_thresholds(self) -> None:
-        """Measure anew from which score on a sample is an anomaly, where the device's data has changed since.
+        """Measure the anomaly thresholds again if the device's data has changed.
 
-        Where the data is gone, what was measured on it still says more of this device than the card does.
+        If the data is gone, the measured threshold is kept: it fits this device better than the card's.
         """
         data = data_mark(self._data.path)
         for line in lines(self._store):
@@ -146,13 +144,13 @@ class Installer:
                 known = folder.threshold(served) if served else None
                 if served is None or known is None or known.data == data or line in self._trials:
                     continue
-            asked = Trial(
-                str(self._store), served, None, self._data, self._patience, self._readable, only_threshold=True
+            trial = Trial(
+                str(self._store), served, None, self._data, self._timeout, self._readable, only_threshold=True
             )
             try:
-                found = self._try(asked, turn).threshold
+                found = self._try(trial, turn).threshold
             except (MachineError, ModelError) as error:
-                log.warning("the threshold of %s stays as it was: %s", line, error)
+                log.warning("the threshold of %s could not be measured and is unchanged: %s", line, error)
                 continue
             with self._lock:
                 if found and found.samples and self._newest[line] == turn and folder.current() == served:
@@ -164,59 +162,30 @@ class Installer:
 
     def _check_newest(self, work: Install | Withdraw | ServedFiles, turn: int) -> None:
         if self._newest[work.line] != turn:
-            raise MachineError(f"an order on {work.line} was overtaken by a newer one")
+            raise MachineError(f"a newer order on {work.line} replaced this one")
 
     def _try(self, trial: Trial, turn: int) -> Tried:
-        """Try a release in a child process; whatever becomes of that, the agent goes on."""
+        """Try a release in a child process, whose failure does not affect the agent."""
         name = f"release {trial.served.version} of {trial.served.line}"
+        decoder, folder = msgspec.msgpack.Decoder(Tried), self._store / FOLDER
         try:
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-m", self._program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment(),
-                cwd=emptied(self._store / FOLDER),
-                process_group=0,
-            )
+            child = Child(self._program, decoder, log=log.debug, cwd=emptied(folder), timeout=self._timeout)
         except OSError as error:
             raise MachineError(f"{name} cannot be tried: {error}") from error
-        with self._lock:
-            self._check_newest_or_kill(trial.served, turn, child)
-            self._trials[trial.served.line] = child
-        try:
-            answer, printed = child.communicate(msgspec.msgpack.encode(trial), timeout=self._patience)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.communicate()
-            raise MachineError(f"{name} was tried for {self._patience:g} s without an end") from None
-        finally:
+        with child:
             with self._lock:
-                if self._trials.get(trial.served.line) is child:
-                    del self._trials[trial.served.line]
-        return _answer(name, child.returncode, answer, printed)
-
-    def _check_newest_or_kill(self, served: ServedFiles, turn: int, child: subprocess.Popen[bytes]) -> None:
-        try:
-            self._check_newest(served, turn)
-        except MachineError:
-            child.kill()
-            child.communicate()
-            raise
+                self._check_newest(trial.served, turn)
+                self._trials[trial.served.line] = child
+            try:
+                return child.ask(trial)
+            except MachineError as error:
+                raise MachineError(f"the trial of {name} failed: {error}") from error
+            finally:
+                with self._lock:
+                    if self._trials.get(trial.served.line) is child:
+                        del self._trials[trial.served.line]
 
 
 def data_mark(path: str) -> str:
-    """A few letters that change when the data does."""
+    """Return a short string that changes when the data changes."""
     return hashlib.sha256(repr(mark_of(path)).encode()).hexdigest()[:16]
-
-
-def _answer(name: str, status: int, answer: bytes, printed: bytes) -> Tried:
-    words = printed.decode(errors="replace").strip()[-_LAST_WORDS:].splitlines()
-    last = f"; its last words: {words[-1]}" if words else ""
-    if status:
-        how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
-        raise MachineError(f"the process that tried {name} ended {how}{last}")
-    try:
-        return msgspec.msgpack.decode(answer, type=Tried)
-    except msgspec.MsgspecError:
-        raise MachineError(f"the process that tried {name} gave no answer{last}") from None

@@ -1,4 +1,4 @@
-"""A release on trial, in a process of its own: whether it runs here as it should, how well, and how fast."""
+"""Tries a release on this device: checks its outputs, and measures its quality, speed and anomaly threshold."""
 
 from __future__ import annotations
 
@@ -13,48 +13,88 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from edge_agent.releases.folder import ReleaseFolder
+from edge_agent.releases.folder import ReleaseFolder, Threshold
 from edge_agent.releases.installing import Trial, Tried
-from edge_agent.releases.loading import load
-from edge_agent.releases.thresholds import spread, threshold_for
+from edge_agent.releases.served import load
 from sojourn.data.source import load_data
 from sojourn.errors import DataError, InvalidBlob, ModelError, StoreError
-from sojourn.model.answers import figures_of, groups, tally
-from sojourn.model.class_mix import total_variation
 from sojourn.model.metrics import added
-from sojourn.model.predictor import probe_rows
-from sojourn.protocol.figure_names import MAIN
+from sojourn.model.predictions import groups, metrics_of, probe_rows, score_threshold, scores_of, tally
 from sojourn.protocol.limits import LOSS, within
-from sojourn.protocol.release import Health, Pace, TaskHealth
+from sojourn.protocol.metric_names import MAIN
+from sojourn.protocol.release import Health, Pace, TaskHealth, total_variation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edge_agent.releases.folder import Threshold
     from sojourn.data.samples import Samples
     from sojourn.data.source import DataSettings
-    from sojourn.model.answers import Answer
     from sojourn.model.metrics import Tally
-    from sojourn.model.predictor import ReleasePredictor
+    from sojourn.model.predictions import BatchOutput, ReleasePredictor
     from sojourn.protocol.release import Card
 
+
+MAX_SCORED = 4096
+"""Maximum number of the device's samples to score, spread evenly over all of them."""
+MIN_SCORED = 20
+"""With fewer samples, a high quantile of their scores cannot be estimated."""
+_BATCH_ROWS, _MAX_SCORING_SECONDS = 64, 30.0
+
+
+def threshold_for(predictor: ReleasePredictor, samples: Samples | None) -> Threshold | None:
+    """Return the threshold for a release that computes scores; None for all others.
+
+    Raises ModelError if a score is not finite, since the release would then never detect an anomaly.
+    """
+    rule = predictor.card.anomaly
+    if predictor.card.learns.kind != "reconstruction" or not rule:
+        return None
+    scores = _scores(predictor, samples)
+    if len(scores) < MIN_SCORED:
+        return Threshold(rule.threshold, rule.quantile, 0)
+    if not np.isfinite(scores).all():
+        odd = int((~np.isfinite(scores)).sum())
+        raise ModelError(f"{predictor.name} gives no finite score for {odd} of {len(scores)} samples of this device")
+    return Threshold(score_threshold(scores, rule.quantile), rule.quantile, len(scores))
+
+
+def spread(count: int, limit: int) -> NDArray[np.int64]:
+    """Return the indices of at most `limit` out of `count` samples, evenly spread from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, min(limit, count)).astype(np.int64))
+
+
+def _scores(predictor: ReleasePredictor, samples: Samples | None) -> NDArray[np.float64]:
+    """Return the scores of samples that are not labelled faulty, within a time limit."""
+    found: list[NDArray[np.float64]] = []
+    if samples is not None and len(samples):
+        order, begun = spread(len(samples), MAX_SCORED), perf_counter()
+        order = order[np.asarray(samples.y)[order] == 0]
+        order = np.random.default_rng(0).permutation(order)  # a time limit then drops samples at random
+        for at in range(0, len(order), _BATCH_ROWS):
+            x, _ = samples.batch(order[at : at + _BATCH_ROWS], predictor.card.input.dtype)
+            found.append(scores_of(predictor.answer(x)).astype(np.float64))
+            if perf_counter() - begun > _MAX_SCORING_SECONDS:
+                break
+    return np.concatenate(found) if found else np.zeros(0)
+
+
 ROWS = 256
-_FEWEST_ROWS, _MOST_SECONDS = 16, 30.0
+_MIN_ROWS, _MAX_TRIAL_SECONDS = 16, 30.0
 _TIMINGS, _ENOUGH_SECONDS = 400, 3.0
 _WARM_UP = 10
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the releases are tried on: rows, and what each is compared with where that is known."""
+    """The rows that releases are tried on, with their targets if known."""
 
     x: NDArray[np.generic]
     y: NDArray[np.generic] | None
 
 
 @dataclass(frozen=True)
-class Course:
-    """How one release did: the group that each answer falls into, what they add up to, and every prediction's time."""
+class TrialRun:
+    """The run of one release: the group of each prediction, their tally, and the time of every prediction."""
 
     groups: NDArray[np.int64]
     tally: Tally
@@ -62,13 +102,13 @@ class Course:
     """Nanoseconds."""
 
     def pace(self) -> Pace:
-        """Its median and 95th percentile in microseconds."""
+        """Return the median and the 95th percentile of the times in microseconds."""
         median, late = np.percentile(self.taken, [50, 95]) / 1000
         return Pace(float(median), float(late))
 
 
 def tried(trial: Trial) -> Tried:
-    """Whether the release may be served here, and how it did."""
+    """Try a release, and compare it with the one before."""
     folder = ReleaseFolder(Path(trial.store), trial.served.line)
     try:
         predictor = load(folder, trial.served)
@@ -84,16 +124,16 @@ def tried(trial: Trial) -> Tried:
 
 
 def _samples_for(card: Card, data: DataSettings) -> Samples | None:
-    """The device's own data, if it fits the release."""
+    """Return the device's own data if it fits the release, otherwise None."""
     try:
         return load_data(data, card)
     except (DataError, MemoryError) as error:
-        _say(f"tried on the card's own rows: {error or 'the data does not fit into the memory'}")
+        _report(f"tried on the card's probe rows: {error or 'the data does not fit into memory'}")
         return None
 
 
 def inputs_for(card: Card, samples: Samples | None) -> Inputs:
-    """Some of the device's own labelled data, spread over all of it, or else the rows that came with the card."""
+    """Return rows spread over the device's own labelled data, or the card's probe rows without it."""
     if samples is None:
         return Inputs(probe_rows(card), None)
     return Inputs(*samples.batch(spread(len(samples), ROWS), card.input.dtype))
@@ -102,17 +142,17 @@ def inputs_for(card: Card, samples: Samples | None) -> Inputs:
 def measured(
     predictor: ReleasePredictor, before: ReleasePredictor | None, inputs: Inputs, threshold: Threshold | None = None
 ) -> Health:
-    """How the release does on these inputs beside the one before it."""
-    course, earlier = courses(predictor, before, inputs, threshold)
-    now, then = _figure(predictor.card, course), nan if earlier is None else _figure(predictor.card, earlier)
+    """Measure the health of a release on these inputs, compared with the release before it."""
+    run, earlier = run_trials(predictor, before, inputs, threshold)
+    now, then = _metric(predictor.card, run), nan if earlier is None else _metric(predictor.card, earlier)
     main, plain = MAIN[predictor.card.learns.kind], predictor.card.learns.kind == "classification"
     limit = nan if threshold is None else within(threshold.value, LOSS)
-    task = TaskHealth(measure=main, figure=within(now, LOSS), before=within(then, LOSS), threshold=limit)
+    task = TaskHealth(measure=main, metric=within(now, LOSS), before=within(then, LOSS), threshold=limit)
     health = Health(
-        rows=len(course.groups),
-        pace=course.pace(),
+        rows=len(run.groups),
+        pace=run.pace(),
         accuracy=now if plain else nan,
-        task=msgspec.UNSET if plain else task,
+        task=None if plain else task,
     )
     if before is None or earlier is None:
         return health
@@ -120,19 +160,19 @@ def measured(
         health,
         pace_before=earlier.pace(),
         accuracy_before=then if plain else nan,
-        drift=total_variation(Counter(course.groups.tolist()), Counter(earlier.groups.tolist())),
+        drift=total_variation(Counter(run.groups.tolist()), Counter(earlier.groups.tolist())),
     )
 
 
-def courses(
+def run_trials(
     predictor: ReleasePredictor, before: ReleasePredictor | None, inputs: Inputs, threshold: Threshold | None = None
-) -> tuple[Course, Course | None]:
-    """Predict row by row with both in turns, so that what else the machine does hits both."""
+) -> tuple[TrialRun, TrialRun | None]:
+    """Predict row by row with both releases in turn, so that other load on the machine affects both."""
     x, both = inputs.x, [predictor] if before is None else [predictor, before]
     for each in both:
         for at in range(_WARM_UP):
             each.answer(x[at % len(x)][np.newaxis])
-    judges = [_Judge(predictor.card, each.card, inputs, threshold) for each in both]
+    scorers = [_Scorer(predictor.card, each.card, inputs, threshold) for each in both]
     taken: list[list[int]] = [[] for _ in both]
     begun, turn = perf_counter(), 0
     while not _enough(turn, len(x), perf_counter() - begun):
@@ -142,14 +182,14 @@ def courses(
             answer = each.answer(row)
             taken[which].append(perf_counter_ns() - start)
             if turn < len(x):
-                judges[which].hear(turn, answer)
+                scorers[which].receive(turn, answer)
         turn += 1
-    made = [Course(np.array(each.groups), each.tally, times) for each, times in zip(judges, taken, strict=True)]
+    made = [TrialRun(np.array(each.groups), each.tally, times) for each, times in zip(scorers, taken, strict=True)]
     return made[0], made[1] if before is not None else None
 
 
-class _Judge:
-    """Adds up what the answers of one release are worth, all in the terms of the newer one's card."""
+class _Scorer:
+    """Adds up the tally of one release's predictions, in the classes of the newer release's card."""
 
     def __init__(self, card: Card, own: Card, inputs: Inputs, threshold: Threshold | None) -> None:
         self._task, self._inputs = card.learns, inputs
@@ -158,8 +198,8 @@ class _Judge:
         self.groups: list[int] = []
         self.tally: Tally = {}
 
-    def hear(self, at: int, answer: Answer) -> None:
-        """Take the answer for one row."""
+    def receive(self, at: int, answer: BatchOutput) -> None:
+        """Add the prediction for one row."""
         [group] = groups(self._task, answer, self._threshold)
         if self._order is not None:
             group = self._order[group]
@@ -167,54 +207,54 @@ class _Judge:
         if self._inputs.y is None:
             return
         row, target = self._inputs.x[at : at + 1], self._inputs.y[at : at + 1]
-        if self._task.kind == "classification":  # the classes may be listed otherwise: only names compare
+        if self._task.kind == "classification":  # the two cards may list the classes in another order
             found = {"samples": np.ones(()), "right": np.asarray(float(group == target[0]))}
         else:
             found = tally(self._task, answer, row, target)
         self.tally = added(self.tally, found)
 
 
-def _by_name(card: Card, own: Card) -> list[int]:
-    """Which class of a card each class of another is; further numbers for those that it does not have."""
+def _by_name(card: Card, other: Card) -> list[int]:
+    """Map each class of `other` to the class with the same name in `card`; unknown classes get further numbers."""
     number = {name: at for at, name in enumerate(card.classes)}
-    return [number.get(name, len(number) + at) for at, name in enumerate(own.classes)]
+    return [number.get(name, len(number) + at) for at, name in enumerate(other.classes)]
 
 
-def _figure(card: Card, course: Course) -> float:
-    """The main figure on the device's own data; NaN where there is none."""
-    if not course.tally:
+def _metric(card: Card, run: TrialRun) -> float:
+    """Return the main metric on the device's own data; NaN without labelled data."""
+    if not run.tally:
         return nan
     if card.learns.kind == "classification":
-        return float(course.tally["right"] / course.tally["samples"])
-    return figures_of(card.learns, course.tally).get(MAIN[card.learns.kind], nan)
+        return float(run.tally["right"] / run.tally["samples"])
+    return metrics_of(card.learns, run.tally).get(MAIN[card.learns.kind], nan)
 
 
 def _enough(turn: int, rows: int, seconds: float) -> bool:
-    """Every row once, unless that takes too long; then more of them while it is quick."""
+    """Whether the run can end: after every row once (or the time limit), and enough timings."""
     if turn < rows:
-        return turn >= _FEWEST_ROWS and seconds > _MOST_SECONDS
-    return turn >= _FEWEST_ROWS and (turn >= _TIMINGS or seconds > _ENOUGH_SECONDS)
+        return turn >= _MIN_ROWS and seconds > _MAX_TRIAL_SECONDS
+    return turn >= _MIN_ROWS and (turn >= _TIMINGS or seconds > _ENOUGH_SECONDS)
 
 
 def _before(folder: ReleaseFolder, trial: Trial, card: Card) -> ReleasePredictor | None:
-    """The release that is served until now, if it can be compared; that it does not load is not the new one's fault."""
+    """Load the currently served release if it can be compared; a failure to load it does not fail the new one."""
     if trial.before is None:
         return None
     try:
         before = load(folder, trial.before)
         before.check_probe()
     except (ModelError, InvalidBlob, StoreError) as error:
-        _say(f"not compared with release {trial.before.version}: {error}")
+        _report(f"not compared with release {trial.before.version}: {error}")
         return None
     ours, theirs = card.learns, before.card.learns
     if ours.kind != theirs.kind or (ours.output != theirs.output and ours.kind != "classification"):
-        _say(f"not compared with release {trial.before.version}: it learnt something else")
+        _report(f"not compared with release {trial.before.version}: it was trained for another task")
         return None
     if ours.kind == "multilabel" and card.classes != before.card.classes:
-        _say(f"not compared with release {trial.before.version}: it has other labels")
+        _report(f"not compared with release {trial.before.version}: it has other labels")
         return None
     return before if before.card.input == card.input else None
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     sys.stderr.write(f"{text}\n")

@@ -1,4 +1,4 @@
-"""A new `agent.toml` from answers: the tables, the checks, the file."""
+"""Creates a new `agent.toml` from the answers of `sojourn agent init`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge_agent.settings import AgentSettings
-from edge_agent.setup.broker_check import refusal_of
-from sojourn import toml
+from edge_agent.setup.connection_checks import refusal_of
+from sojourn import settings
 from sojourn.errors import ConfigError, SojournError
 from sojourn.settings import broker_flags, validated
 
 if TYPE_CHECKING:
-    from sojourn.data.data_survey import DataSurvey
+    from sojourn.protocol.data_summary import DataSurvey
 
 HEAT = {"throttle_at": 70.0, "stop_at": 80.0}
-"""Below the 80 degrees from which a Raspberry Pi slows itself, and a Jetson not much later."""
+"""Temperature limits below the 80 degrees Celsius at which a Raspberry Pi slows itself down."""
 ROOM = {"free_memory": 64, "free_disk": 256}
 
 
 @dataclass(frozen=True)
 class InitAnswers:
-    """What a person is asked; None is left to its default."""
+    """The answers of the user; None means the default."""
 
     name: str
     data: str
@@ -51,12 +51,12 @@ class InitAnswers:
 
 
 def own_name() -> str:
-    """A name made of the host's: what is not allowed in one becomes a dash."""
+    """Return a device name from the host name, with a dash in place of invalid characters."""
     return re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[:63] or "device"
 
 
 def table_of(answers: InitAnswers) -> dict[str, Any]:
-    """The settings as the file has them: only what was answered, and limits that suit a small board."""
+    """Return the content of the settings file: the given answers, and limits for a small board."""
     broker = broker_flags(answers.broker, answers.username, _absolute(answers.password_file))
     if answers.ca_file:
         broker["tls"] = {"ca_file": _absolute(answers.ca_file)}
@@ -94,19 +94,19 @@ def table_of(answers: InitAnswers) -> dict[str, Any]:
 
 
 def settings_of(table: dict[str, Any]) -> AgentSettings:
-    """The settings that the table means, checked as they are when the agent runs."""
+    """Return the validated settings of a table."""
     return validated(table, AgentSettings, "the answers")
 
 
 def found_in(settings: AgentSettings) -> DataSurvey:
-    """What the data is taken for here and now."""
+    """Read the data and return a survey of it."""
     from sojourn.data.summary import survey  # noqa: PLC0415  # numpy comes with it
 
     return survey(settings.data)
 
 
 def objections(settings: AgentSettings, found: DataSurvey) -> list[str]:
-    """What is wrong with the answers here and now: data that cannot be read, a broker that does not let us in."""
+    """Return the problems of the settings: data that cannot be read, or a broker that refuses the device."""
     wrong = [f"data: {found.summary.fault}"] if found.summary.fault else []
     try:
         refused = refusal_of(settings.broker, settings.fleet, settings.name)
@@ -116,11 +116,11 @@ def objections(settings: AgentSettings, found: DataSurvey) -> list[str]:
 
 
 def write(path: Path, table: dict[str, Any], *, force: bool) -> None:
-    """Write the file, never over another unless it is wanted."""
+    """Write the file; overwrite an existing one only with `force`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(toml.dumps(table))
+            file.write(settings.dumps(table))
     except FileExistsError:
         raise ConfigError(f"{path} exists already: name another file, or give --force to replace it") from None
     except OSError as error:
@@ -132,5 +132,5 @@ def _given(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(path: str | None) -> str | None:
-    """The whole path, so that the file is found from wherever the agent is started."""
+    """Return the absolute path, so that the agent can be started in any folder."""
     return str(Path(path).expanduser().absolute()) if path else None

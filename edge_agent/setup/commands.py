@@ -1,4 +1,4 @@
-"""`sojourn agent init` and `sojourn agent preflight`: before an agent runs for the first time."""
+"""The commands `sojourn agent init` and `sojourn agent preflight`, which prepare a device for its first run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ _COLOURS = {"ok": "green", "warning": "yellow", "fails": "red"}
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("agent.toml"),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The settings file to write.")] = Path("agent.toml"),
     name: options.Name = None,
     fleet: options.Fleet = None,
     broker: options.Broker = None,
     username: options.Username = None,
     password_file: options.PasswordFile = None,
-    ca_file: Annotated[str | None, typer.Option(metavar="FILE", help="The broker's CA; switches TLS on.")] = None,
+    ca_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The broker's CA certificate; enables TLS.")
+    ] = None,
     data: options.Data = None,
     label: options.Label = None,
     header: options.Header = None,
@@ -30,26 +32,35 @@ def init(
     time: options.Time = None,
     series: options.Series = None,
     store: options.Store = None,
-    threads: Annotated[int | None, typer.Option(help="Threads to train with.", show_default="one per core")] = None,
-    memory: Annotated[int | None, typer.Option(metavar="MB", help="Memory that training may take.")] = None,
-    cpu_share: Annotated[float | None, typer.Option(metavar="0..1", help="Share of all cores for training.")] = None,
-    hours: Annotated[list[str] | None, typer.Option(metavar="22:00-06:00", help="When to train; repeatable.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Number of training threads.", show_default="one per core")
+    ] = None,
+    memory: Annotated[int | None, typer.Option(metavar="MB", help="Maximum memory of training in megabytes.")] = None,
+    cpu_share: Annotated[
+        float | None, typer.Option(metavar="0..1", help="Share of all cores that training may use.")
+    ] = None,
+    hours: Annotated[
+        list[str] | None, typer.Option(metavar="22:00-06:00", help="Time of day to train at; repeatable.")
+    ] = None,
     metered: Annotated[
-        list[str] | None, typer.Option(metavar="INTERFACE", help="Not while reached over this one; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="INTERFACE", help="Metered interface: no training while in use; repeatable."),
     ] = None,
-    battery: Annotated[int | None, typer.Option(metavar="PERCENT", help="Least charge on battery.")] = None,
+    battery: Annotated[
+        int | None, typer.Option(metavar="PERCENT", help="Minimum charge for training on battery, in percent.")
+    ] = None,
     release_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The public key of those whose releases are served here.")
+        str | None, typer.Option(metavar="FILE", help="Public key; releases signed with its private key are served.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    check: Annotated[bool, typer.Option(help="Try the broker and read the data first.")] = True,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions; use the defaults.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    check: Annotated[bool, typer.Option(help="Test the broker and read the data before writing.")] = True,
 ) -> None:
-    """Ask for what an agent needs to know, check it, and write its settings."""
+    """Ask for the settings of an agent, check them, and write the settings file."""
     from edge_agent.setup import agent_file
     from sojourn.errors import ConfigError
 
-    if file.exists() and not force:  # before anything is asked for nothing
+    if file.exists() and not force:  # checked before any question
         raise ConfigError(f"{file} exists already: name another file, or give --force to replace it")
 
     def ask(question: str, given: str | None, default: str | None, flag: str) -> str:
@@ -58,7 +69,7 @@ def init(
         if not yes:
             return str(typer.prompt(question, default=default, err=True))
         if default is None:
-            raise ConfigError(f"{flag} is needed: with --yes nothing is asked")
+            raise ConfigError(f"{flag} is required with --yes")
         return default
 
     answers = agent_file.InitAnswers(
@@ -90,13 +101,13 @@ def init(
     settings, wrong = agent_file.settings_of(table), list[str]()
     if check:
         found = agent_file.found_in(settings)
-        for line in [] if found.summary.fault else [*found.facts, *(f"odd: {text}" for text in found.warnings)]:
+        for line in [] if found.summary.fault else [*found.facts, *(f"warning: {text}" for text in found.warnings)]:
             typer.echo(f"data: {line}", err=True)
         wrong = agent_file.objections(settings, found)
     for objection in wrong:
-        typer.echo(f"wrong: {objection}", err=True)
-    if wrong and (yes or not typer.confirm("Write the file all the same?", default=False, err=True)):
-        typer.echo("nothing is written; --no-check writes it all the same", err=True)
+        typer.echo(f"error: {objection}", err=True)
+    if wrong and (yes or not typer.confirm("Write the file anyway?", default=False, err=True)):
+        typer.echo("no file written; use --no-check to write it anyway", err=True)
         raise typer.Exit(1)
     agent_file.write(file, table, force=force)
     typer.echo(f"written: {file}\nnext: sojourn agent preflight {file}\nthen: sojourn agent run {file}")
@@ -119,21 +130,21 @@ def preflight(
     series: options.Series = None,
     store: options.Store = None,
     job: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The job to fit; compiled, if torch is here.")
+        Path | None, typer.Option(metavar="FILE", help="The job file to check against; compiled if torch is installed.")
     ] = None,
     kit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The job's model as `sojourn job kit` wrote it.")
+        Path | None, typer.Option(metavar="FILE", help="The job's kit, as `sojourn job kit` wrote it.")
     ] = None,
-    parameters: Annotated[int | None, typer.Option(min=1, help="How many parameters the job's model has.")] = None,
+    parameters: Annotated[int | None, typer.Option(min=1, help="Number of parameters of the job's model.")] = None,
 ) -> None:
-    """Tell whether a job fits here: data, time, memory, disk, broker, clock, limits. Ends with 1 if something fails."""
+    """Check whether this device can run a job: data, time, memory, disk, broker, clock, limits. Exit code 1: failed."""
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from edge_agent.settings import AgentSettings
     from edge_agent.setup import preflight as checks
     from sojourn.settings import broker_flags, data_flags, read_file, read_settings
+    from sojourn.tables import plain_table
 
     flags = {
         "name": name,
@@ -143,16 +154,14 @@ def preflight(
         "store": store,
     }
     settings = read_settings(file, flags, AgentSettings)
-    asked = read_file(job, dict) if job else {}
+    job_table = read_file(job, dict) if job else {}
     with TemporaryDirectory(prefix="sojourn-preflight-") as folder:
         untried = []
         if job and not kit and not parameters:
             made = checks.compiled(job, Path(folder))
             kit, untried = (made, []) if isinstance(made, Path) else (None, [made])
-        findings = [*checks.preflight(settings, checks.demands_of(asked, parameters, str(job), kit)), *untried]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in ("what", "", "found"):
-        table.add_column(column)
+        findings = [*checks.preflight(settings, checks.demands_of(job_table, parameters, str(job), kit)), *untried]
+    table = plain_table("check", "", "result")
     for each in findings:
         text = escape(each.text) + (f"\n[dim]to do: {escape(each.remedy)}[/dim]" if each.remedy else "")
         table.add_row(each.what, f"[{_COLOURS[each.verdict]}]{each.verdict}[/]", text)

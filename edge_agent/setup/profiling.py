@@ -1,4 +1,4 @@
-"""A profile of this machine for the simulation: what was measured, and what can be read of its memory and heat."""
+"""Measures a profile of this machine for the simulation: training speed, memory, latency and temperature."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edge_agent.limits.readings import temperature
-from sojourn import __version__, toml
+from edge_agent.machine_readings import temperature
+from sojourn import __version__, settings
 from sojourn.errors import ConfigError, LinkError, MachineError
 from sojourn.profile import DeviceProfile, LinkProfile, Profile
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from sojourn.model.workload import Speed
 
 WIRED = LinkProfile(up=117.5e6, down=117.5e6, latency=0.0005)
-"""Gigabit Ethernet in one building, for want of a measurement."""
-ASSUMED = "assumed: gigabit Ethernet in one building; not measured, write what your network gives"
+"""Gigabit Ethernet within one building, assumed because the bandwidth is not measured."""
+ASSUMED = "assumed: gigabit Ethernet in one building; not measured, set the values of your network"
 _STARTS = 3
 _CONNECTIONS = 5
 _WORKER = "import edge_agent.training.trainer; from sojourn.model.workload import ready; ready()"
 _THROTTLED = "sys/devices/platform/soc/soc:firmware/get_throttled"
-"""Where a Raspberry Pi tells, in bits, that it is or was slowed down by heat or by a weak power supply."""
+"""The file in which a Raspberry Pi reports, as bits, throttling by heat or by a weak power supply."""
 _SLOWED = 0xF000F
 
 
 def profile_of(name: str, measured: Speed, threads: int, visit_seconds: float, latency: float | None) -> Profile:
-    """The profile of this machine; the line's bandwidth is assumed, and its latency unless it was measured."""
+    """Return the profile of this machine; the bandwidth is assumed, and so is the latency if it is None."""
     device = DeviceProfile(
         flops=measured.flops,
         step_seconds=measured.step_seconds,
@@ -50,26 +50,26 @@ def profile_of(name: str, measured: Speed, threads: int, visit_seconds: float, l
     today = dt.datetime.now(tz=dt.UTC).date()
     how = f"measured on {today}, sojourn {__version__}, onnxruntime {version('onnxruntime')}, {machine()}"
     sources = {f"device.{field}": how for field in ("flops", "step_seconds", "visit_seconds")}
-    sources |= {"device.memory": "read from the system", "device.cores": f"the threads that were used: {threads}"}
+    sources |= {"device.memory": "read from the system", "device.cores": f"the number of threads used: {threads}"}
     sources |= dict.fromkeys(("link.up", "link.down", "link.latency"), ASSUMED)
     if latency is not None:
-        sources["link.latency"] = f"{how}: half the time in which the broker takes a connection"
+        sources["link.latency"] = f"{how}: half the time of a connection to the broker"
     return Profile(name=name, device=device, link=link, sources=sources)
 
 
 def text_of(profile: Profile) -> str:
-    """The profile as a TOML file that the simulation reads."""
+    """Return the profile as TOML for the simulation."""
     table: dict[str, Any] = msgspec.to_builtins(profile)
-    return toml.dumps(table)
+    return settings.dumps(table)
 
 
 def worker_start() -> float:
-    """The seconds until a new worker could do its first step: Python, its libraries, a kit and its probe."""
+    """Measure the seconds until a new worker is ready: Python, its libraries, a kit and its probe."""
     return statistics.median(_timed(_start) for _ in range(_STARTS))
 
 
 def latency_to(host: str, port: int) -> float:
-    """The seconds one way to a broker: half of what it takes to be connected."""
+    """Measure the one-way latency to a broker in seconds: half the time of a connection."""
 
     def connect() -> None:
         try:
@@ -81,7 +81,7 @@ def latency_to(host: str, port: int) -> float:
 
 
 def machine(board: Path = Path("/proc/device-tree/model"), processor: Path = Path("/proc/cpuinfo")) -> str:
-    """The board, or else the processor, as a person knows it."""
+    """Return the name of the board, otherwise of the processor."""
     if named := _text(board).strip("\0\n "):
         return named
     facts = [line.partition(":") for line in _text(processor).splitlines()]
@@ -90,24 +90,24 @@ def machine(board: Path = Path("/proc/device-tree/model"), processor: Path = Pat
 
 
 def heat(root: Path = Path("/")) -> str | None:
-    """What can be read of this machine's heat, if anything: the hottest place, and whether it was slowed down."""
+    """Describe the highest temperature and whether the machine was throttled; None if neither is known."""
     celsius = temperature(root)
-    words = [] if celsius is None else [f"{celsius:.0f} °C"]
+    parts = [] if celsius is None else [f"{celsius:.0f} °C"]
     bits = _bits(root / _THROTTLED)
     if bits is not None:
-        words.append("slowed down by heat or power" if bits & _SLOWED else "not slowed down")
-    return ", ".join(words) or None
+        parts.append("slowed down by heat or power" if bits & _SLOWED else "not slowed down")
+    return ", ".join(parts) or None
 
 
 def check_folder(output: str) -> None:
-    """Refuse an output file whose folder does not exist, before anything is measured for nothing."""
+    """Check before the measurement that the folder of the output file exists."""
     folder = Path(output).expanduser().parent
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")
 
 
 def write(text: str, output: str) -> None:
-    """Put the profile into a file."""
+    """Write the profile to a file."""
     try:
         Path(output).expanduser().write_text(text, encoding="utf-8")
     except OSError as error:
@@ -134,7 +134,7 @@ def _bits(path: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """What a file of the system says; nothing where there is none, or where it may not be read."""
+    """Return the content of a system file; empty if it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

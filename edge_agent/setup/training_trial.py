@@ -1,35 +1,30 @@
-"""A worker on trial: reads the data, trains a little, tells what it took.
+"""A trial of the training worker: reads the data, trains a few steps, and measures time and memory.
 
-Started as `python -m edge_agent.setup.training_trial <TrainingTrial as JSON>`.
-
-In a process of its own, as training is: what it takes at most is what a worker will take.
+The trial runs in a separate process, so that its peak memory is that of a training worker.
 """
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import msgspec
 
-from edge_agent.limits.readings import peak_resident
-from edge_agent.training.cage import CageReport, close_cage
-from edge_agent.training.child import environment
-from sojourn.data.data_survey import DataSurvey
+from edge_agent.machine_readings import peak_resident
+from edge_agent.training.sandbox import SandboxReport, enter_sandbox
 from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError, InvalidMessage, MachineError, SojournError
+from sojourn.processes import Parent, ask
+from sojourn.protocol.data_summary import DataSurvey
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit, TableSpec
 from sojourn.protocol.task import TaskSpec
 
-_PATIENCE = 300.0
+_TRIAL_TIMEOUT = 300.0
 
 
 class TrainingTrial(msgspec.Struct, frozen=True):
-    """What to try; `begun` is when the process was started, on this machine's monotonic clock."""
+    """The settings of a trial; `begun` is the start of the process on the monotonic clock."""
 
     data: DataSettings
     threads: int
@@ -39,12 +34,12 @@ class TrainingTrial(msgspec.Struct, frozen=True):
     readable: tuple[str, ...] = ()
     task: TaskSpec | None = None
     kit: str | None = None
-    """The file of a job's kit to train; the built-in one without it."""
+    """The file of the job's kit to train; None for the built-in one."""
     table: TableSpec | None = None
 
 
 class TrialResult(msgspec.Struct, frozen=True):
-    """What was found and what it took; sizes in megabytes."""
+    """The result of a trial; sizes in megabytes."""
 
     data: DataSurvey
     training_fault: str | None
@@ -52,9 +47,9 @@ class TrialResult(msgspec.Struct, frozen=True):
     step_seconds: float
     peak: float
     parameters: int
-    cage: CageReport
-    own: bool = False
-    """Whether the job's own kit was trained, and not the built-in one."""
+    sandbox_report: SandboxReport
+    job_kit: bool = False
+    """Whether the job's kit was trained instead of the built-in one."""
 
 
 def tried(
@@ -67,36 +62,22 @@ def tried(
     kit: Path | None = None,
     table: TableSpec | None = None,
 ) -> TrialResult:
-    """Start a worker on trial, and return what it found.
+    """Run a trial in a separate process, and return its result.
 
-    Data is read for the task and the table of a job, if they are known. kit: the file of the job's kit, to train that.
+    task, table: those of the job by which to read the data, if known. kit: the file of the job's kit to train.
     """
-    own = str(kit.absolute()) if kit else None
-    trial = TrainingTrial(data, threads, batch, seconds, time.monotonic(), readable, task, own, table)
-    order = msgspec.json.encode(trial).decode()
-    command = [sys.executable, "-P", "-m", "edge_agent.setup.training_trial", order]
+    kit_file = str(kit.absolute()) if kit else None
+    trial = TrainingTrial(data, threads, batch, seconds, time.monotonic(), readable, task, kit_file, table)
     try:
-        done = subprocess.run(command, capture_output=True, env=environment(), timeout=_PATIENCE, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return ask("edge_agent.setup.training_trial", trial, msgspec.msgpack.Decoder(TrialResult), _TRIAL_TIMEOUT)
+    except MachineError as error:
         raise MachineError(f"a training worker cannot be tried here: {error}") from error
-    if done.returncode:
-        words = done.stderr.decode(errors="replace").strip().splitlines()
-        killed = "signal 9: the system ended it, mostly for want of memory"
-        how = (
-            killed
-            if done.returncode == -signal.SIGKILL
-            else f"signal {-done.returncode}"
-            if done.returncode < 0
-            else f"exit code {done.returncode}"
-        )
-        raise MachineError(f"a training worker does not run here ({how}): {words[-1] if words else 'without a word'}")
-    return msgspec.json.decode(done.stdout, type=TrialResult)
 
 
 def perform(trial: TrainingTrial) -> TrialResult:
-    """Close the cage, read the data and train a few steps; what fails is part of the result."""
+    """Enter the sandbox, read the data and train a few steps; failures are part of the result."""
     paths = (trial.data.path, *trial.readable, "/proc/self/status", *([trial.kit] if trial.kit else []))
-    cage = close_cage(map(Path, paths))
+    sandbox_report = enter_sandbox(map(Path, paths))
     training_fault = None
     start = step = 0.0
     parameters = 0
@@ -114,11 +95,13 @@ def perform(trial: TrainingTrial) -> TrialResult:
         parameters = kit.model.size
     except (SojournError, ImportError, MemoryError, RuntimeError) as error:
         training_fault = f"{type(error).__name__}: {error}"
-    return TrialResult(found, training_fault, start, step, peak_resident() or 0.0, parameters, cage, bool(trial.kit))
+    return TrialResult(
+        found, training_fault, start, step, peak_resident() or 0.0, parameters, sandbox_report, bool(trial.kit)
+    )
 
 
 def read_kit(path: Path) -> tuple[Kit, int]:
-    """The kit in a file that `sojourn job kit` wrote, and its bytes."""
+    """Read a kit that `sojourn job kit` wrote; return it with its size in bytes."""
     try:
         content = path.read_bytes()
         return unpack_blob(content, Kit), len(content)
@@ -129,4 +112,5 @@ def read_kit(path: Path) -> tuple[Kit, int]:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(perform(msgspec.json.decode(sys.argv[1], type=TrainingTrial))))
+    agent = Parent(msgspec.msgpack.Decoder(TrainingTrial))
+    agent.send(perform(next(agent.frames)))

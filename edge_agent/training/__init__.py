@@ -1,1 +1,1 @@
-"""How a device trains: the worker process, its work, and the arithmetic of a visit."""
+"""Training on a device: the worker process, its messages, and the computation of a visit."""

@@ -1,4 +1,4 @@
-"""Mini-batch descent in float32 on the device's own data, with a kit's graphs: what every training here is made of."""
+"""Mini-batch descent in float32 on the device's own data, with SGD with momentum or Adam."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from edge_agent.training import optimisers
-from edge_agent.training.second_stream import TwoStream
+from edge_agent.training.objectives import TwoStream
 from sojourn.model.graphs import Streams
-from sojourn.protocol.limits import MOST_FIGURE
+from sojourn.protocol.limits import MAX_NUMBER
 from sojourn.randomness import batches, noise
 
 if TYPE_CHECKING:
@@ -24,29 +23,105 @@ if TYPE_CHECKING:
     from sojourn.parts import Training
     from sojourn.protocol.spec import Kit
 
+    Array = Any
     Progress = Callable[[int, int], None]
-    """Told the step and of how many."""
+    """Called with the step and the number of steps."""
+
+
+# The optimisers: SGD with momentum, or Adam, with the same arithmetic as torch; their state starts at zero in each
+# visit.
+#
+# Like `edge_agent.training.objectives`, they use only operators that numpy and torch share, for one model or many.
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+class Optimiser(Protocol):
+    """Updates a model; weight decay is an L2 term that is added to the direction."""
+
+    def move(self, w: Array, direction: Array) -> None:
+        """Make one step, in place. The direction is overwritten."""
+
+
+class MomentumOptimiser:
+    """v <- momentum v + direction; w <- w - lr v."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._velocity: Array = None
+
+    def move(self, w: Array, direction: Array) -> None:
+        """Make one step."""
+        training = self._training
+        if training.weight_decay:
+            direction += training.weight_decay * w
+        if training.momentum:
+            self._velocity = direction * 0.0 if self._velocity is None else self._velocity
+            self._velocity *= training.momentum
+            self._velocity += direction
+            direction[...] = self._velocity
+        direction *= training.lr
+        w -= direction
+
+
+class AdamOptimiser:
+    """m and v are running means of the direction and of its square; w <- w - lr m' / (sqrt(v') + epsilon).
+
+    m' and v' are m and v over 1 - beta^step, which undoes their start at zero.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._m: Array = None
+        self._v: Array = None
+        self._step = 0
+
+    def move(self, w: Array, direction: Array) -> None:
+        """Make one step."""
+        if self._training.weight_decay:
+            direction += self._training.weight_decay * w
+        if not self._step:
+            self._m, self._v = direction * 0.0, direction * 0.0
+        self._step += 1
+        self._m *= BETA1
+        self._m += (1 - BETA1) * direction
+        direction *= direction
+        direction *= 1 - BETA2
+        self._v *= BETA2
+        self._v += direction
+        root = self._v**0.5
+        root /= (1 - BETA2**self._step) ** 0.5
+        root += EPSILON
+        direction[...] = self._m
+        direction /= root
+        direction *= self._training.lr / (1 - BETA1**self._step)
+        w -= direction
+
+
+def begin(training: Training) -> Optimiser:
+    """Return the optimiser for one descent."""
+    return AdamOptimiser(training) if training.optimiser == "adam" else MomentumOptimiser(training)
 
 
 class Batches(Protocol):
-    """Samples, or a part of them, to be had in batches."""
+    """Samples, or a part of them, readable in batches."""
 
     @property
     def y(self) -> NDArray[Any]:
-        """What every sample is compared with: its class number, or its target."""
+        """The class index or the target of every sample."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
 
     def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
-        """The samples with these numbers as the graph takes them: inputs, and what they are compared with."""
+        """Return the inputs, as the graph takes them, and the targets of the samples with these indices."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a visit needs besides its vectors, ready to use; the samples as the graphs take them.
+    """The loaded kit, graphs and samples of a visit.
 
-    note: what the job's operator should know of the data, if something is odd; warnings: the same for its owner.
+    note: problems of the data, without values, for the job's operator; warnings: in full, for the data's owner.
     """
 
     kit: Kit
@@ -55,51 +130,53 @@ class Prepared:
     note: str = ""
     warnings: tuple[str, ...] = ()
     content: bytes = b""
-    """What tells these samples from others, where features of them may be kept."""
+    """A digest of the samples, if features of them may be stored."""
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """One pass over the samples: the mean loss, as the model met them, and how many steps it took."""
+    """One pass over the samples: the mean loss before each update, and the number of steps."""
 
     loss: float
     steps: int
 
 
 class BatchWithState:
-    """The slope of one step's batch for a model with state: asked with its trained numbers, it adds the state.
+    """The loss and gradient of one step's batch, for a model with state: called with the trained parameters only.
 
-    `left` is the state after the step: that of the first question, which is asked where the model is. An objective
-    that asks again, as SAM does a step uphill, leaves no trace of it.
+    `left` is the state after the step. It comes from the first call, which is made at the model itself; further calls,
+    such as SAM's step uphill, do not change it.
     """
 
-    def __init__(  # all that a step is made of
+    def __init__(  # all inputs of a step
         self,
         graphs: Graphs,
         w: NDArray[np.float32],
-        learnt: NDArray[np.float32],
+        learned: NDArray[np.float32],
         x: NDArray[np.generic],
         y: NDArray[Any],
         drawn: Sequence[NDArray[np.float32]],
-        beside: Sequence[NDArray[np.float32]] = (),
+        reference_models: Sequence[NDArray[np.float32]] = (),
         streams: Streams | None = None,
     ) -> None:
-        """`learnt` are the first numbers of `w`, in the same memory."""
-        self._ask = partial(graphs.loss_gradient_and_state, x=x, y=y, noise=drawn, beside=beside, streams=streams)
-        self._w, self._learnt, self._left = w, learnt, w[len(learnt) :]
-        self._asked = False
+        """`learned` is a view of the first parameters of `w`."""
+        self._compute = partial(
+            graphs.loss_gradient_and_state, x=x, y=y, noise=drawn, reference_models=reference_models, streams=streams
+        )
+        self._w, self._learned, self._left = w, learned, w[len(learned) :]
+        self._called = False
 
     def __call__(self, at: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
-        """The plain loss and its gradient."""
-        whole = self._w if at is self._learnt else np.concatenate([at, self._w[len(at) :]])
-        loss, gradient, state = self._ask(whole)
-        if not self._asked:
-            self._asked, self._left = True, state
+        """Return the plain loss and its gradient."""
+        whole = self._w if at is self._learned else np.concatenate([at, self._w[len(at) :]])
+        loss, gradient, state = self._compute(whole)
+        if not self._called:
+            self._called, self._left = True, state
         return loss, gradient
 
     @property
     def left(self) -> NDArray[np.float32]:
-        """The state after the step; as it was, if nobody asked."""
+        """The state after the step; unchanged if there was no call."""
         return self._left
 
 
@@ -111,29 +188,32 @@ def descend(
     seed: int,
     progress: Progress,
 ) -> Iterator[tuple[NDArray[np.float32], EpochResult]]:
-    """Train from `start`, order and noise from the seed: after each epoch the model, which the next one changes.
+    """Train from `start`, and yield the model after each epoch; the next epoch changes it in place.
 
-    The objective and the optimiser see the trained numbers alone; a model's state becomes what each step leaves.
+    The seed determines order and noise. The objective and the optimiser see only the trained parameters; the model's
+    state is updated after each step.
     """
     kit, samples, w = prepared.kit, prepared.samples, start.copy()
-    learnt = w[: kit.model.learnt]
-    optimiser = optimisers.begin(training)
+    learned = w[: kit.model.learned]
+    optimiser = begin(training)
     per_epoch = steps_of(samples, training)
     losses: list[tuple[int, float]] = []
-    beside: dict[str, Any] = {"beside": (start.copy(),)} if kit.learns.beside else {}
+    reference_models: dict[str, Any] = {"reference_models": (start.copy(),)} if kit.learns.reference_models else {}
     if isinstance(objective, TwoStream):
-        beside["streams"] = Streams(objective.anchors, objective.scalars)
+        reference_models["streams"] = Streams(objective.anchors, objective.scalars)
     progress(0, per_epoch * training.epochs)
     for step, index in enumerate(batches(seed, len(samples), training.batch, training.epochs)):
         x, y = samples.batch(index, kit.input.dtype)
         drawn = noise(seed, step, len(index), kit.noise)
-        batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn, **beside)
-        stateful = BatchWithState(prepared.graphs, w, learnt, x, y, drawn, **beside) if kit.model.state else None
+        batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn, **reference_models)
+        stateful = (
+            BatchWithState(prepared.graphs, w, learned, x, y, drawn, **reference_models) if kit.model.state else None
+        )
         with np.errstate(over="ignore", invalid="ignore"):  # the gate stops a model that diverges
-            loss, direction = objective.direction(learnt, stateful or batch)
-            optimiser.move(learnt, direction)
+            loss, direction = objective.direction(learned, stateful or batch)
+            optimiser.move(learned, direction)
         if stateful:
-            w[kit.model.learnt :] = stateful.left
+            w[kit.model.learned :] = stateful.left
         losses.append((len(index), float(loss)))
         progress(step + 1, per_epoch * training.epochs)
         if len(losses) == per_epoch:
@@ -149,7 +229,7 @@ def descended(
     seed: int,
     progress: Progress,
 ) -> tuple[NDArray[np.float32], list[EpochResult]]:
-    """Train from `start` to the end: the model after the last epoch, and what each epoch was."""
+    """Train from `start`; return the model after the last epoch, and the result of every epoch."""
     end, passed = start, []
     for w, epoch in descend(start, objective, prepared, training, seed, progress):
         end = w
@@ -158,19 +238,19 @@ def descended(
 
 
 def steps_of(samples: Batches, training: Training) -> int:
-    """How many steps an epoch takes."""
+    """Return the number of steps of an epoch."""
     return -(-len(samples) // training.batch)
 
 
 def metrics(epochs: Sequence[EpochResult]) -> dict[str, float]:
-    """The mean loss over the first and over the last epoch, and the steps of all.
+    """Return the mean loss of the first and of the last epoch, and the total number of steps.
 
-    No message holds a loss that is not finite: in place of one it says that training `diverged`.
+    A message cannot contain a loss that is not finite; `diverged` replaces it.
     """
     measured = {
         "loss_first": epochs[0].loss,
         "loss": epochs[-1].loss,
         "steps": float(sum(epoch.steps for epoch in epochs)),
     }
-    finite = {name: figure for name, figure in measured.items() if abs(figure) <= MOST_FIGURE}
+    finite = {name: metric for name, metric in measured.items() if abs(metric) <= MAX_NUMBER}
     return finite if len(finite) == len(measured) else {**finite, "diverged": 1.0}

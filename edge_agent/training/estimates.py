@@ -1,7 +1,7 @@
-"""What a device finds out about itself when the coordinator asks, before it arranges devices into tours.
+"""Estimation tasks: a device measures its data, or trains briefly, before the coordinator arranges devices into tours.
 
-Estimation trains with the plain loss from the model that all devices get, and never touches what a device remembers.
-Where the answer is worked out on the device, no model goes back.
+Estimation trains with the plain loss from the model that all devices receive, and does not change the memory of
+objectives. If the device computes its signature itself, it does not send a model.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edge_agent.training.descent import descended, metrics
-from edge_agent.training.handover import model_of, save_model
+from edge_agent.training.messages import Trained
 from edge_agent.training.objectives import Plain
-from edge_agent.training.reasons import Unsupported
-from edge_agent.training.work import Trained
+from edge_agent.training.visit_vectors import Unsupported, model_of, save_model
 from sojourn.errors import DataError
-from sojourn.model.classifier import classifier_weights
 from sojourn.model.exemplars import Exemplars, signature
+from sojourn.model.layers import classifier_weights
 from sojourn.model.strata import BLOCK, counts_by_stratum
 from sojourn.parts import (
     ClassCountEstimator,
@@ -28,7 +27,7 @@ from sojourn.parts import (
     UpdateEstimator,
 )
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.limits import MOST_FIGURE
+from sojourn.protocol.limits import MAX_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,12 +39,12 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Task
     from sojourn.store.blobs import BlobStore
 
-LONGEST = 4096
-"""How many numbers a message takes as a signature."""
+MAX_SIGNATURE = 4096
+"""Maximum length of a signature in a message."""
 
 
 def estimate(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
-    """Answer what the task's estimator asks; the agent has checked before that the owner allows it."""
+    """Perform the task's estimator; the agent has already checked that the owner allows it."""
     match visit.task.estimator:
         case SizeEstimator() | UpdateEstimator(epochs=0):
             return _answer(prepared, None)
@@ -56,7 +55,7 @@ def estimate(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progr
 
 
 def trains(task: Task) -> bool:
-    """Whether the device goes through its samples for the task: some estimators only count them."""
+    """Whether the task runs the model on the samples: some estimators only count them."""
     match task.estimator if task.kind == "estimate" else None:
         case SizeEstimator() | ClassCountEstimator() | UpdateEstimator(epochs=0):
             return False
@@ -65,7 +64,7 @@ def trains(task: Task) -> bool:
 
 
 def class_counts(prepared: Prepared) -> tuple[float, ...]:
-    """How many samples of each of the job's classes or strata there are."""
+    """Return the number of samples in each of the job's classes or strata."""
     kit, samples = prepared.kit, prepared.samples
     if not kit.task:
         return tuple(map(float, np.bincount(samples.y, minlength=len(kit.classes))))
@@ -87,35 +86,35 @@ def estimate_result(
     start_and_end: tuple[NDArray[np.float32], NDArray[np.float32]],
     passed: Sequence[EpochResult],
 ) -> Trained:
-    """What a device tells when it has trained from start to end: a mark, or the model itself."""
+    """Return the result of an estimation that trained from start to end: a signature, or the model itself."""
     start, end = start_and_end
-    mark = _mark(visit, blobs, prepared, end)
-    if mark and not all(abs(figure) <= MOST_FIGURE for figure in mark):
-        raise DataError("what the training found is not finite: it has diverged on the data here")
-    sent = {} if mark else {"model": save_model(blobs, start, end, visit.task, prepared.kit.model)}
-    return Trained(sent, len(prepared.samples), metrics(passed), mark, {})
+    found = _signature(visit, blobs, prepared, end)
+    if found and not all(abs(value) <= MAX_NUMBER for value in found):
+        raise DataError("the signature is not finite: training has diverged on this device's data")
+    sent = {} if found else {"model": save_model(blobs, start, end, visit.task, prepared.kit.model)}
+    return Trained(sent, len(prepared.samples), metrics(passed), found, {})
 
 
-def _mark(visit: Visit, blobs: BlobStore, prepared: Prepared, w: NDArray[np.float32]) -> tuple[float, ...] | None:
-    """What the device tells instead of its model, where the estimator wants it so."""
+def _signature(visit: Visit, blobs: BlobStore, prepared: Prepared, w: NDArray[np.float32]) -> tuple[float, ...] | None:
+    """Return the signature that is sent instead of the model; None if the estimator needs the model."""
     match visit.task.estimator:
         case SignatureEstimator(where="device") | ConfidenceEstimator(where="device"):
             ref = visit.vectors.get("exemplars")
             if ref is None:
-                raise Unsupported("the visit asks for answers on exemplars and brings none")
+                raise Unsupported("the visit needs predictions on exemplars, but contains none")
             exemplars = unpack_blob(blobs.read(ref.digest), Exemplars)
             return signature(prepared.graphs, w, exemplars, prepared.kit.learns.strata.count)
         case ClassifierEstimator(where="device") as asked:
             weights = classifier_weights(prepared.kit, w, asked.layers)
-            if len(weights) > LONGEST:
+            if len(weights) > MAX_SIGNATURE:
                 raise Unsupported(
-                    f"the fully connected layers ({asked.layers}) hold {len(weights)} numbers, a message takes "
-                    f'{LONGEST}: use fewer layers, or the estimator with where = "server"'
+                    f"the fully connected layers ({asked.layers}) have {len(weights)} parameters, a message holds "
+                    f'{MAX_SIGNATURE}: use fewer layers, or the estimator with where = "server"'
                 )
             return tuple(map(float, weights))
         case _:
             return None
 
 
-def _answer(prepared: Prepared, mark: tuple[float, ...] | None) -> Trained:
-    return Trained({}, len(prepared.samples), {}, mark, {})
+def _answer(prepared: Prepared, found: tuple[float, ...] | None) -> Trained:
+    return Trained({}, len(prepared.samples), {}, found, {})

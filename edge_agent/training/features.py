@@ -1,8 +1,8 @@
-"""Features of a device's samples: made once with a kit's trunk, kept on the disk, and trained on from then on.
+"""Features of a device's samples: computed once with a kit's trunk, stored on the disk, and used for training.
 
-A file is a head of 64 bytes and then a row of float32 for each sample. The head says which samples it is of, by their
-content, and a sum over the rows: whatever else the file is, damaged or of other data, it is made anew. Where there is
-no room the trunk is run each time, with the same result.
+A file has a header of 64 bytes, followed by a row of float32 for each sample. The header contains a digest of the
+samples and a checksum of the rows; a damaged file, or one of other data, is written again. If features cannot be
+stored, the trunk runs in every epoch, with the same result.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
-from edge_agent.limits.readings import free_disk
-from edge_agent.training.cage import LARGEST_FILE
-from sojourn.store.files import written_beside
+from edge_agent.machine_readings import free_disk
+from edge_agent.training.sandbox import MAX_FILE_SIZE
+from sojourn.store.files import open_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from edge_agent.training.data_watch import FeatureFolder
     from edge_agent.training.descent import Batches, Prepared, Progress
-    from edge_agent.training.feature_folder import FeatureFolder
     from sojourn.data.samples import Samples
     from sojourn.model.graphs import Graphs
 
-SPARE = 64
-"""Megabytes that are left free on the disk where the owner has not said how many must be."""
+DEFAULT_FREE_DISK = 64
+"""Megabytes that must stay free on the disk if the owner has not set limits.free_disk."""
 _FORM = b"sojourn-feature1"
 _HEAD = 64
 _BLOCK = 1 << 22
@@ -41,56 +41,56 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FeatureSamples:
-    """Samples as their features."""
+    """Samples represented by their features."""
 
     features: NDArray[np.float32]
     y: NDArray[Any]
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
         return len(self.y)
 
     def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
-        """The features of the samples with these numbers, and their class numbers; features are always float32."""
+        """Return the features (always float32) and the targets of the samples with these indices."""
         del dtype
         return self.features[index], self.y[index]
 
 
 @dataclass(frozen=True)
 class TrunkSamples:
-    """Samples that go through the trunk each time they are asked for."""
+    """Samples whose features are computed on every access."""
 
     samples: Batches
     graphs: Graphs
 
     @property
     def y(self) -> NDArray[Any]:
-        """What every sample is compared with."""
+        """The target of every sample."""
         return self.samples.y
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
         return len(self.samples)
 
     def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
-        """The features of the samples with these numbers, and their class numbers."""
+        """Return the features and the targets of the samples with these indices."""
         x, y = self.samples.batch(index, dtype)
         return self.graphs.features(x), y
 
 
-class _NotKeptError(Exception):
-    """Features are not kept here, for this reason."""
+class _NotStoredError(Exception):
+    """Features cannot be stored, for this reason."""
 
 
 @dataclass(frozen=True)
 class FeatureFiles:
-    """Where features are kept, and how many megabytes they must leave free on the disk."""
+    """The folder of features, and the megabytes that must stay free on the disk."""
 
     folder: FeatureFolder
     free: int | None = None
 
     def samples(self, prepared: Prepared, kit: bytes, mark: str, progress: Progress) -> FeatureSamples:
-        """The features that are kept of the samples, or else made now."""
+        """Return the stored features of the samples; compute and store them if they are missing."""
         self.folder.sweep()
         path, shape = self.folder.path(kit, mark), (len(prepared.samples), *prepared.kit.taken.shape)
         found = _read(path, prepared.content, shape)
@@ -100,47 +100,49 @@ class FeatureFiles:
             try:
                 _write(path, prepared, progress)
             except OSError as error:
-                raise _NotKeptError(f"{path} cannot be written: {error.strerror}") from error
+                raise _NotStoredError(f"{path} cannot be written: {error.strerror}") from error
             found = _read(path, prepared.content, shape)
         if found is None:
-            raise _NotKeptError(f"{path} does not hold what was written to it")
+            raise _NotStoredError(f"{path} cannot be read back after writing")
         return FeatureSamples(found, prepared.samples.y)
 
     def _check_room(self, size: int) -> None:
         room = self.folder.room()
         if size > room:
-            raise _NotKeptError(
-                f"they take {_megabytes(size)} MB, and of limits.feature_disk = {self.folder.most} MB are left "
-                f"{_megabytes(max(0, room))}"
+            raise _NotStoredError(
+                f"they take {_megabytes(size)} MB, and {_megabytes(max(0, room))} MB are left of limits.feature_disk = "
+                f"{self.folder.limit} MB"
             )
-        if size > LARGEST_FILE:
-            raise _NotKeptError(f"they take {_megabytes(size)} MB, and no file may take over {LARGEST_FILE >> 20} MB")
-        free, wanted = free_disk(self.folder.folder), SPARE if self.free is None else self.free
+        if size > MAX_FILE_SIZE:
+            raise _NotStoredError(
+                f"they take {_megabytes(size)} MB, and a file may have at most {MAX_FILE_SIZE >> 20} MB"
+            )
+        free, wanted = free_disk(self.folder.folder), DEFAULT_FREE_DISK if self.free is None else self.free
         if free is not None and free - size / (1 << 20) < wanted:
-            raise _NotKeptError(
-                f"they take {_megabytes(size)} MB, and of the disk's {free:.0f} MB that are free {wanted} must stay so"
+            raise _NotStoredError(
+                f"they take {_megabytes(size)} MB, and {wanted} MB of the {free:.0f} MB free on the disk must stay free"
             )
 
 
 def with_features(
     prepared: Prepared, files: FeatureFiles | None, kit: bytes, mark: str, progress: Progress
 ) -> Prepared:
-    """The same with features in place of samples: kept ones where that is possible, else made each time.
+    """Replace the samples by their features: stored ones if possible, otherwise computed on every access.
 
-    kit: its digest; mark: the state of the data when the samples were read.
+    kit: the kit's digest; mark: the state of the data when the samples were read.
     """
     each_time, warnings = TrunkSamples(prepared.samples, prepared.graphs), prepared.warnings
     if files is None:
         return replace(prepared, samples=each_time)
     try:
         return replace(prepared, samples=files.samples(prepared, kit, mark, progress))
-    except _NotKeptError as error:
-        told = f"features of samples are not kept, so every epoch runs the whole model: {error}"
-        return replace(prepared, samples=each_time, warnings=(*warnings, told))
+    except _NotStoredError as error:
+        reported = f"features of samples are not stored, so every epoch runs the whole model: {error}"
+        return replace(prepared, samples=each_time, warnings=(*warnings, reported))
 
 
 def content_of(samples: Samples) -> bytes:
-    """A digest of what features are made of: the samples, and the program that makes them."""
+    """Return a digest of the samples and of the onnxruntime version that computes their features."""
     known = hashlib.blake2b(f"{onnxruntime.__version__} {samples.x.dtype} {samples.x.shape}".encode(), digest_size=32)
     step = max(1, _BLOCK // max(1, samples.x[:1].nbytes))
     for at in range(0, len(samples), step):
@@ -149,10 +151,10 @@ def content_of(samples: Samples) -> bytes:
 
 
 def _write(path: Path, prepared: Prepared, progress: Progress) -> None:
-    """Make the features of one sample after another; the file is there when all are."""
+    """Compute the features sample by sample; the file appears under its name when it is complete."""
     samples, dtype = prepared.samples, prepared.kit.input.dtype
     progress(0, len(samples))
-    with written_beside(path, mode=0o600, sync=False) as file:
+    with open_atomic(path, mode=0o600, sync=False) as file:
         file.write(bytes(_HEAD))
         check = 0
         for at in range(len(samples)):
@@ -162,11 +164,11 @@ def _write(path: Path, prepared: Prepared, progress: Progress) -> None:
             progress(at + 1, len(samples))
         file.seek(0)
         file.write(_head(prepared.content, check))
-    log.info("features of %d samples are kept (%s MB)", len(samples), _megabytes(path.stat().st_size))
+    log.info("features of %d samples stored (%s MB)", len(samples), _megabytes(path.stat().st_size))
 
 
 def _read(path: Path, content: bytes, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """The features, as they are on the disk; None where they are not, or are damaged or of other samples."""
+    """Map the stored features; None if the file is missing, damaged, or of other samples."""
     try:
         if path.stat().st_size != _HEAD + prod(shape) * np.dtype(np.float32).itemsize:
             return None

@@ -1,7 +1,7 @@
-"""Which of a device's samples are trained on, which are held out, and how good a model is on those.
+"""Splits a device's samples into training, validation and test parts, and measures a model on a held-out part.
 
-What is held out depends on nothing but how many samples there are: a device that is visited again must hold out the
-same ones, or it would judge models on samples that earlier visits have trained on.
+The split depends only on the number of samples, so that a later visit holds out the same samples and does not evaluate
+on samples that an earlier visit trained on.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sojourn.model.scoring import BATCH, figures_of
-from sojourn.parts.objective_part import held_out
-from sojourn.protocol.figure_names import MAIN, OWN
-from sojourn.protocol.limits import MOST_FIGURE
+from sojourn.model.scoring import BATCH, metrics_of
+from sojourn.parts.part import held_out
+from sojourn.protocol.limits import MAX_NUMBER
+from sojourn.protocol.metric_names import MAIN, OWN
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleSubset:
-    """Some of the samples; they are not copied."""
+    """A subset of the samples, without a copy."""
 
     whole: Batches
     rows: NDArray[np.int64]
 
     @property
     def y(self) -> NDArray[Any]:
-        """What every sample is compared with."""
+        """The target of every sample."""
         return self.whole.y[self.rows]
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
         return len(self.rows)
 
     def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
-        """The samples with these numbers as the graph takes them, and what they are compared with."""
+        """Return the inputs, as the graph takes them, and the targets of the samples with these indices."""
         return self.whole.batch(self.rows[index], dtype)
 
 
 @dataclass(frozen=True)
 class SampleParts:
-    """A device's samples: those that are trained on, those that choose between models, and those that test one."""
+    """A device's samples in three parts: for training, for choosing between models, and for testing."""
 
-    learnt: Batches
+    learned: Batches
     validation: Batches | None
     test: Batches | None
 
 
 def parted(samples: Batches, validation: float, test: float = 0.0) -> SampleParts:
-    """The samples in their parts; where nothing would be left to train on, all of them are trained on."""
+    """Split the samples; if no sample would be left to train on, all of them are for training."""
     choosing, testing = held_out(len(samples), validation, test)
     if not choosing + testing:
         return SampleParts(samples, None, None)
@@ -65,7 +65,7 @@ def parted(samples: Batches, validation: float, test: float = 0.0) -> SamplePart
 
 
 class HeldOutSamples:
-    """Samples that a model is scored on, a batch at a time."""
+    """Samples that a model is scored on, in batches."""
 
     faulty = None
 
@@ -73,33 +73,33 @@ class HeldOutSamples:
         self.y, self._samples, self._dtype = samples.y, samples, dtype
 
     def batch(self, rows: slice) -> tuple[NDArray[np.generic], NDArray[Any]]:
-        """Some of the samples as the graphs take them, and what they are compared with."""
+        """Return a slice of the samples: inputs as the graphs take them, and targets."""
         return self._samples.batch(np.arange(*rows.indices(len(self.y))), self._dtype)
 
 
-def own_figures(
-    prepared: Prepared, w: NDArray[np.float32], test: Batches | None, begins: str = OWN
+def own_metrics(
+    prepared: Prepared, w: NDArray[np.float32], test: Batches | None, prefix: str = OWN
 ) -> dict[str, float]:
-    """How good a device's own model is on its test part: the main figure of the task and the loss, by name.
+    """Return the task's main metric and the loss of a device's own model on its test part.
 
-    Nothing where no samples are held out, or a figure is not finite: no message holds such a one.
+    Metrics that are not finite are left out, since a message cannot contain them; without a test part there are none.
     """
     if test is None:
         return {}
-    found = figures_of(prepared.graphs, w, HeldOutSamples(test, prepared.kit.input.dtype))
-    told = {begins + name: found[name] for name in (MAIN[prepared.kit.learns.kind], "loss") if name in found}
-    return {name: figure for name, figure in told.items() if abs(figure) <= MOST_FIGURE}
+    found = metrics_of(prepared.graphs, w, HeldOutSamples(test, prepared.kit.input.dtype))
+    reported = {prefix + name: found[name] for name in (MAIN[prepared.kit.learns.kind], "loss") if name in found}
+    return {name: metric for name, metric in reported.items() if abs(metric) <= MAX_NUMBER}
 
 
-def right_answers(prepared: Prepared, w: NDArray[np.float32], asked: Batches) -> int:
-    """How many of some samples the model gets right."""
-    right = 0
-    for at in range(0, len(asked), BATCH):
-        x, y = asked.batch(np.arange(at, min(at + BATCH, len(asked))), prepared.kit.input.dtype)
-        right += int((prepared.graphs.logits(w, x).argmax(axis=1) == y).sum())
-    return right
+def correct_predictions(prepared: Prepared, w: NDArray[np.float32], samples: Batches) -> int:
+    """Return the number of samples that the model classifies correctly."""
+    correct = 0
+    for at in range(0, len(samples), BATCH):
+        x, y = samples.batch(np.arange(at, min(at + BATCH, len(samples))), prepared.kit.input.dtype)
+        correct += int((prepared.graphs.logits(w, x).argmax(axis=1) == y).sum())
+    return correct
 
 
-def share_right(prepared: Prepared, w: NDArray[np.float32], asked: Batches | None) -> float:
-    """The share of some samples that the model gets right; 0 where there are none to ask."""
-    return right_answers(prepared, w, asked) / len(asked) if asked else 0.0
+def accuracy(prepared: Prepared, w: NDArray[np.float32], samples: Batches | None) -> float:
+    """Return the share of samples that the model classifies correctly; 0 without samples."""
+    return correct_predictions(prepared, w, samples) / len(samples) if samples else 0.0

@@ -1,4 +1,4 @@
-"""Has visits trained in a child process that starts when one is near and ends when idle."""
+"""Trains visits in a child process, which starts when a visit is announced and ends when idle."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.limits.settings import LimitSettings
-from edge_agent.training.cage import CageReport
-from edge_agent.training.child import FOLDER, Child, WorkItem
-from edge_agent.training.feature_folder import FeatureFolder
-from edge_agent.training.frames import Advance, Failure, Success, WorkerSetup
-from edge_agent.training.work import LookAtData, Train, Warm
-from sojourn.node.machine import Did, DidNot, Doing
+from edge_agent.limits import LimitSettings
+from edge_agent.training.child import FOLDER, TrainingChild, WorkItem
+from edge_agent.training.data_watch import FeatureFolder
+from edge_agent.training.messages import Advance, Failure, LookAtData, Success, Train, Warm, WorkerSetup
+from edge_agent.training.sandbox import SandboxReport
+from sojourn.node.machine import WorkDone, WorkEvent, WorkFailed, WorkProgress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edge_agent.limits.rules import Limits
+    from edge_agent.limits import Limits
     from edge_agent.training.child import Report
-    from edge_agent.training.frames import Frame
+    from edge_agent.training.messages import Frame
     from sojourn.data.source import DataSettings
+    from sojourn.protocol.wire import VisitReason
 
 IDLE_SECONDS = 5.0
 WATCH_PAUSE = 0.5
-"""Seconds between two looks at the limits while there is work."""
+"""Seconds between two checks of the limits during work."""
 log = logging.getLogger(__name__)
 
 
 class TrainingProcess:
-    """Workers (`sojourn.node.workers`) that train in one child process, one piece of work at a time."""
+    """Workers (`sojourn.node.workers`) that train in one child process, one work item at a time."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class TrainingProcess:
         limits: Limits | None = None,
         readable: Sequence[str] = (),
     ) -> None:
-        """Train with the blobs of a folder and this data, on as many threads and within the limits that are allowed.
+        """Train with the blobs of a folder and this data, within the owner's limits.
 
-        The worker runs in a folder of its own beside that of the blobs. readable: what else it may read.
+        The worker runs in a separate folder next to the blobs. readable: additional paths that it may read.
         """
         bounds = self._bounds = limits.settings if limits else LimitSettings()
         paths = tuple(str(Path(path).expanduser().absolute()) for path in (*bounds.readable, *readable))
@@ -68,17 +68,17 @@ class TrainingProcess:
         self.features = FeatureFolder(blobs, there.path, bounds.feature_disk)
         self.features.tidy()
         self._folder = blobs.absolute().with_name(FOLDER)
-        self._report: CageReport | None = None
+        self._report: SandboxReport | None = None
         self._limits = None if limits is None or limits.idle else limits
         self._idle_seconds = idle_seconds
         self._lock = threading.RLock()
         self._waiting: deque[WorkItem] = deque()
-        self._child: Child | None = None
-        self._minders: dict[threading.Thread, Child] = {}
+        self._child: TrainingChild | None = None
+        self._readers: dict[threading.Thread, TrainingChild] = {}
         self._closed = False
 
     def start(self, key: str, work: Warm | Train | LookAtData, report: Report) -> None:
-        """Begin as soon as nothing else is under way; training goes before warming."""
+        """Queue the work; training takes precedence over warming."""
         item = WorkItem(key, work, report)
         with self._lock:
             if isinstance(work, Train):
@@ -86,45 +86,45 @@ class TrainingProcess:
                 self._waiting.insert(trains, item)
                 self._drop_other_warming(work)
             else:
-                # A newer wish to be warm replaces an older one that was not yet begun.
+                # A newer request to warm up replaces a queued one.
                 self._drop(key)
                 self._waiting.append(item)
         self._advance()
 
     @property
     def pid(self) -> int | None:
-        """The process that trains, if there is one now."""
+        """The id of the training process, if one is running."""
         child = self._child
         return child.process.pid if child else None
 
     def stop(self, key: str) -> None:
-        """Nothing more is heard of this work; training that is under way ends with its process."""
+        """Drop the work without a report; if it is being trained, kill the process."""
         with self._lock:
             self._drop(key)
             child = self._child
             if child is not None and child.item is not None and child.item.key == key:
                 training = isinstance(child.item.work, Train)
-                child.item = WorkItem(key, child.item.work, _to_nobody)
+                child.item = WorkItem(key, child.item.work, _ignore)
                 if training:
                     child.item, self._child = None, None
                     child.process.kill()
         self._advance()
 
     def close(self) -> None:
-        """End the child and wait for its end."""
+        """Kill the child process and wait for its end."""
         with self._lock:
             self._closed = True
             self._waiting.clear()
             self._child = None
-            minders = dict(self._minders)
-            for child in minders.values():
+            readers = dict(self._readers)
+            for child in readers.values():
                 child.item = None
                 child.process.kill()
-        for minder in minders.keys() - {threading.current_thread()}:
-            minder.join()
+        for reader in readers.keys() - {threading.current_thread()}:
+            reader.join()
 
     def _drop_other_warming(self, work: Train) -> None:
-        """Training does not wait for another kit to get ready: that may take long, or have no end."""
+        """Kill a child that warms up another kit: training must not wait, since warming may take long or never end."""
         child = self._child
         if child is None or child.item is None or not isinstance(child.item.work, Warm):
             return
@@ -136,59 +136,59 @@ class TrainingProcess:
         self._waiting = deque(item for item in self._waiting if item.key != key)
 
     def _advance(self) -> None:
-        """Hand the next work to the child, starting one if there is none."""
+        """Give the next work item to the child; start a child if there is none."""
         with self._lock:
             if self._closed or not self._waiting or (self._child is not None and self._child.item is not None):
                 return
             item = self._waiting.popleft()
             if self._child is not None and self._child.sees_old_data:
-                self._child.close_input()
+                self._child.process.close_input()
                 self._child = None
             try:
                 child = self._child or self._start_child()
             except OSError as error:
-                failure = DidNot(item.key, _start_reason(error), f"the training process cannot be started: {error}")
+                failure = WorkFailed(item.key, _start_reason(error), f"the training process cannot be started: {error}")
             else:
                 if isinstance(item.work, Train):
                     self.features.used(item.work.visit.kit.digest)
                 child.hand(item)
                 return
-        # Outside of the lock: whoever hears of it may come back with more work.
+        # Outside of the lock, because the receiver may add more work.
         item.report(failure)
         self._advance()
 
-    def _start_child(self) -> Child:
+    def _start_child(self) -> TrainingChild:
         self.features.made()
-        child = self._child = Child(self._setup, self._folder)
-        minder = threading.Thread(target=self._mind, args=(child,), name="training process", daemon=True)
-        self._minders[minder] = child
-        minder.start()
+        child = self._child = TrainingChild(self._setup, self._folder)
+        reader = threading.Thread(target=self._read_frames, args=(child,), name="training process", daemon=True)
+        self._readers[reader] = child
+        reader.start()
         return child
 
-    def _mind(self, child: Child) -> None:
-        """Pass on what the child says until it is gone, and say so if that was in the middle of work."""
-        while child.speaks():
-            for frame in child.hear(self._patience(child)):
-                self._tell(child, frame)
+    def _read_frames(self, child: TrainingChild) -> None:
+        """Handle the child's frames until it ends; report a failure if it ended during work."""
+        while child.process.is_open:
+            for frame in child.process.receive(self._read_timeout(child)):
+                self._notify(child, frame)
             self._end_if_overdue(child)
             self._watch(child)
             self._retire_if_idle(child)
         with self._lock:
-            # From here on nobody hands it work, so its pipes can be closed.
+            # From here on the child gets no more work, so its pipes can be closed.
             item, child.item = child.item, None
             if self._child is child:
                 self._child = None
-        status = child.reap()
+        status = child.process.reap()
         with self._lock:
-            del self._minders[threading.current_thread()]
+            del self._readers[threading.current_thread()]
         if item is not None:
-            item.report(_died(item.key, status, child.last_words))
+            item.report(_died(item.key, status, child))
         self._advance()
 
-    def _tell(self, child: Child, frame: Frame) -> None:
-        if isinstance(frame, CageReport):
-            self._note_cage(frame)
-        if isinstance(frame, Failure):  # beyond a limit anything may fail: then the limit is the reason
+    def _notify(self, child: TrainingChild, frame: Frame) -> None:
+        if isinstance(frame, SandboxReport):
+            self._note_sandbox(frame)
+        if isinstance(frame, Failure):  # if a limit was exceeded, report that as the reason
             child.next_look = 0.0
             self._watch(child)
         with self._lock:
@@ -200,21 +200,21 @@ class TrainingProcess:
                 child.item, child.idle_since = None, monotonic()
         match frame:
             case Advance():
-                item.report(Doing(item.key, frame.step, frame.steps))
+                item.report(WorkProgress(item.key, frame.step, frame.steps))
             case Success():
-                item.report(Did(item.key, frame.outcome))
+                item.report(WorkDone(item.key, frame.outcome))
             case Failure():
-                item.report(DidNot(item.key, frame.reason, frame.detail))
+                item.report(WorkFailed(item.key, frame.reason, frame.detail))
         self._advance()
 
-    def _note_cage(self, report: CageReport) -> None:
-        """Say once what the cage of the workers cannot close here."""
+    def _note_sandbox(self, report: SandboxReport) -> None:
+        """Log once what the sandbox blocks and what it cannot block on this system."""
         if report != self._report:
             self._report = report
-            (log.warning if report.open else log.info)("the training process is caged; %s", report)
+            (log.warning if report.open else log.info)("the training process is sandboxed; %s", report)
 
-    def _end_if_overdue(self, child: Child) -> None:
-        """End work that takes longer than its owner allows, with its process: the next visit gets a new one."""
+    def _end_if_overdue(self, child: TrainingChild) -> None:
+        """Kill the process if its work exceeds the owner's time limit; the next visit gets a new process."""
         with self._lock:
             item, left = child.item, self._time_left(child)
             if item is None or left > 0:
@@ -224,21 +224,21 @@ class TrainingProcess:
                 self._child = None
             child.process.kill()
         allowed, name = self._allowance(child)
-        what = "the visit took" if child.has_begun else "getting its graphs and data ready took"
-        item.report(DidNot(item.key, "runtime", f"{what} longer than {allowed:g} s (limits.{name})"))
+        what = "the visit took" if child.has_begun else "loading graphs and data took"
+        item.report(WorkFailed(item.key, "runtime", f"{what} longer than {allowed:g} s (limits.{name})"))
         self._advance()
 
-    def _time_left(self, child: Child) -> float:
+    def _time_left(self, child: TrainingChild) -> float:
         return child.handed_at + self._allowance(child)[0] - monotonic()
 
-    def _allowance(self, child: Child) -> tuple[float, str]:
-        """How many seconds the work that is under way may take, and the setting that says so."""
+    def _allowance(self, child: TrainingChild) -> tuple[float, str]:
+        """Return the time limit of the current work in seconds, and the name of the setting."""
         if child.has_begun:
             return self._bounds.visit_seconds, "visit_seconds"
         return self._bounds.warm_up_seconds, "warm_up_seconds"
 
-    def _watch(self, child: Child) -> None:
-        """Slow the work that is under way, or end it with the reason, as the limits have it."""
+    def _watch(self, child: TrainingChild) -> None:
+        """Slow the current work, or end it with the reason, as the limits require."""
         with self._lock:
             item = child.item
             if self._limits is None or item is None or monotonic() < child.next_look:
@@ -255,37 +255,34 @@ class TrainingProcess:
             if self._child is child:
                 self._child = None
             child.process.kill()
-        item.report(DidNot(item.key, *refusal))
+        item.report(WorkFailed(item.key, *refusal))
         self._advance()
 
-    def _patience(self, child: Child) -> float | None:
+    def _read_timeout(self, child: TrainingChild) -> float | None:
         with self._lock:
-            if self._child is not child and child.item is None:  # it was told to end
+            if self._child is not child and child.item is None:  # it was asked to end
                 return None
             left = self._idle_left(child) if child.item is None else max(0.0, self._time_left(child))
             return left if self._limits is None else min(left, WATCH_PAUSE)
 
-    def _idle_left(self, child: Child) -> float:
+    def _idle_left(self, child: TrainingChild) -> float:
         return max(0.0, child.idle_since + self._idle_seconds - monotonic())
 
-    def _retire_if_idle(self, child: Child) -> None:
+    def _retire_if_idle(self, child: TrainingChild) -> None:
         with self._lock:
             if self._child is child and child.item is None and self._idle_left(child) == 0.0:
                 self._child = None
-                child.close_input()
+                child.process.close_input()
 
 
-def _died(key: str, status: int, last_words: deque[str]) -> DidNot:
-    words = f"; its last words: {' | '.join(last_words)}" if last_words else ""
-    if status == -signal.SIGKILL:
-        return DidNot(key, "memory", f"the training process was killed, most likely for want of memory{words}")
-    how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
-    return DidNot(key, "failed", f"the training process ended {how}{words}")
+def _died(key: str, status: int, child: TrainingChild) -> WorkFailed:
+    reason: VisitReason = "memory" if status == -signal.SIGKILL else "failed"
+    return WorkFailed(key, reason, f"the training process {child.process.ending(lines=8)}")
 
 
-def _start_reason(error: OSError) -> str:
+def _start_reason(error: OSError) -> VisitReason:
     return "memory" if error.errno in (errno.ENOMEM, errno.EAGAIN) else "failed"
 
 
-def _to_nobody(_: Did | Doing | DidNot) -> None:
-    """Take a report that nobody wants."""
+def _ignore(_: WorkEvent) -> None:
+    """Ignore the events of cancelled work."""

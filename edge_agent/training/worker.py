@@ -1,57 +1,99 @@
-"""The training worker: a caged child process of the agent that can crash, be killed or be throttled without it."""
+"""The training worker: a sandboxed, throttled child process that can crash or be killed without the agent."""
 
 from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+import time
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from edge_agent.limits.pacing import Pacing
-from edge_agent.training.cage import bound_memory, close_cage
-from edge_agent.training.feature_folder import FeatureFolder
-from edge_agent.training.frames import (
+from edge_agent.training.data_watch import FeatureFolder
+from edge_agent.training.messages import (
+    FRAMES,
     Advance,
     Failure,
+    LookAtData,
     SetPace,
     Success,
     WorkerSetup,
     WorkOrder,
-    framed,
-    frames_from,
-    write_all,
 )
-from edge_agent.training.work import LookAtData
+from edge_agent.training.sandbox import bound_memory, enter_sandbox
 from sojourn import logs
-from sojourn.node.machine import Did
+from sojourn.node.machine import WorkDone
+from sojourn.processes import Parent, lower_priority
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
-    from edge_agent.training.frames import Frame
+    from edge_agent.training.messages import Frame
+
+
+SLICE = 0.25
+"""Maximum seconds of one sleep; after it, the pace is read again and progress is reported."""
+_WORTH_A_PAUSE = 0.01
+
+
+def due(cpu: float, wall: float, cores: float, pace: float) -> float:
+    """Return the minimum duration of work that used `cpu` seconds on all cores and took `wall` seconds."""
+    return max(wall, cpu / cores) / pace
+
+
+class Pacing:
+    """Pauses after steps. Another thread may set `pace`, the share of the time in which to work."""
+
+    def __init__(
+        self,
+        cores: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] = time.process_time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Use this many cores on average; may be less than one."""
+        self.pace = 1.0
+        self.cores = cores
+        self._clock, self._used, self._sleep = clock, used, sleep
+        self._since, self._spent = clock(), used()
+
+    def begin(self) -> None:
+        """Start measuring: earlier work does not count."""
+        self._since, self._spent = self._clock(), self._used()
+
+    def rest(self, alive: Callable[[], None]) -> None:
+        """Pause as long as the work since the last pause requires; call `alive` during the pause."""
+        now, used = self._clock(), self._used()
+        cpu, wall, began = used - self._spent, now - self._since, self._since
+        if due(cpu, wall, self.cores, self.pace) - wall < _WORTH_A_PAUSE:
+            return
+        while (left := began + due(cpu, wall, self.cores, self.pace) - self._clock()) > 0:
+            self._sleep(min(left, SLICE))
+            alive()
+        # The processor time of other threads during the pause counts for the next pause.
+        self._since, self._spent = self._clock(), used
+
 
 PROGRESS_PAUSE = 0.5
 NICENESS = 5
 _STACK = 8
-"""Megabytes of address space that a thread reserves and hardly uses."""
+"""Megabytes of address space that a thread reserves but hardly uses."""
 
 
 def main() -> None:
-    """Take orders from the standard input until it ends."""
-    source, sink = _own_pipes()
-    _lower_priority()
+    """Take orders from the agent until it closes the pipe."""
+    agent = Parent(FRAMES)
+    lower_priority(NICENESS)
     logs.set_up_worker()
-    frames = frames_from(source)
-    setup = next(frames, None)
+    setup = next(agent.frames, None)
     if not isinstance(setup, WorkerSetup):
         return
     features = FeatureFolder(Path(setup.blobs), setup.data.path, setup.feature_disk)
-    report = close_cage(map(Path, (setup.data.path, *setup.readable)), [Path(setup.blobs), features.folder])
-    write_all(sink, framed(report))
-    # Only now, when nothing that they print can get between the frames; and all at once, so that warm means warm.
+    report = enter_sandbox(map(Path, (setup.data.path, *setup.readable)), [Path(setup.blobs), features.folder])
+    agent.send(report)
+    # Imported now, when their output cannot mix with the frames, and before any work, so that a warm worker is ready.
     from edge_agent.training.features import FeatureFiles  # noqa: PLC0415
     from edge_agent.training.trainer import Trainer, attempt  # noqa: PLC0415
     from sojourn.data.summary import survey  # noqa: PLC0415
@@ -61,72 +103,55 @@ def main() -> None:
     kept = FeatureFiles(features, setup.free_disk)
     trainer = Trainer(FolderBlobs(Path(setup.blobs)), setup.data, setup.threads, kept)
     orders: SimpleQueue[WorkOrder] = SimpleQueue()
-    threading.Thread(target=_listen, args=(frames, orders, pacing), daemon=True).start()
+    threading.Thread(target=_listen, args=(agent, orders, pacing), daemon=True).start()
     stacks = _STACK * (max(os.cpu_count() or 1, setup.threads) + 2)
     bound_memory(None if setup.memory is None else setup.memory + stacks)
     while True:
         order = orders.get()
         if isinstance(order.work, LookAtData):
-            write_all(sink, framed(Success(order.key, survey(setup.data))))
+            agent.send(Success(order.key, survey(setup.data)))
             continue
-        outcome = attempt(order.key, order.work, trainer, _Advances(order.key, sink, pacing))
+        outcome = attempt(order.key, order.work, trainer, _Advances(order.key, agent, pacing))
         frame = (
             Success(order.key, outcome.outcome)
-            if isinstance(outcome, Did)
+            if isinstance(outcome, WorkDone)
             else Failure(order.key, outcome.reason, outcome.detail)
         )
-        write_all(sink, framed(frame))
+        agent.send(frame)
 
 
 def pacing_of(setup: WorkerSetup) -> Pacing:
-    """Pauses for the owner's share of all cores."""
+    """Return the pacing for the owner's share of all cores."""
     return Pacing(setup.cpu_share * (os.cpu_count() or 1))
 
 
 class _Advances:
-    """Tells the agent how far the work is, not more often than it wants to know, and rests between steps."""
+    """Reports progress to the agent at a limited rate, and pauses between steps."""
 
-    def __init__(self, key: str, sink: int, pacing: Pacing) -> None:
-        self._key, self._sink, self._pacing = key, sink, pacing
+    def __init__(self, key: str, agent: Parent[Frame], pacing: Pacing) -> None:
+        self._key, self._agent, self._pacing = key, agent, pacing
         self._next = 0.0
 
     def __call__(self, step: int, steps: int) -> None:
-        self._tell(step, steps)
+        self._notify(step, steps)
         if step == 0:
             self._pacing.begin()
-        self._pacing.rest(lambda: self._tell(step, steps))
+        self._pacing.rest(lambda: self._notify(step, steps))
 
-    def _tell(self, step: int, steps: int) -> None:
+    def _notify(self, step: int, steps: int) -> None:
         if monotonic() >= self._next:
-            write_all(self._sink, framed(Advance(self._key, step, steps)))
+            self._agent.send(Advance(self._key, step, steps))
             self._next = monotonic() + PROGRESS_PAUSE
 
 
-def _listen(frames: Iterator[Frame], orders: SimpleQueue[WorkOrder], pacing: Pacing) -> None:
-    for frame in frames:
+def _listen(agent: Parent[Frame], orders: SimpleQueue[WorkOrder], pacing: Pacing) -> None:
+    for frame in agent.frames:
         if isinstance(frame, WorkOrder):
             orders.put(frame)
         elif isinstance(frame, SetPace):
             pacing.pace = frame.share
-    # The agent has closed the pipe or is dead: whatever is being trained has nobody to go to.
+    # The agent has closed the pipe or has died, so the result of this work cannot be delivered.
     os._exit(0)
-
-
-def _own_pipes() -> tuple[int, int]:
-    """Keep the two pipes to ourselves: a library that prints must not write into them."""
-    source, sink = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return source, sink
-
-
-def _lower_priority() -> None:
-    """Run at a lower priority, and be the process that the system ends when memory runs out."""
-    os.nice(NICENESS)
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Faults of machines, found by an autoencoder that has seen none: `python -m examples.anomaly`."""
+"""Faults of machines, found by an autoencoder trained on healthy data: `python -m examples.anomaly`."""

@@ -1,4 +1,4 @@
-"""Learn how healthy machines vibrate, and let a device score what it hears: from a simulation to a served release."""
+"""Learn the vibration of healthy machines, and score samples on a device: from a simulation to a served release."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def main(arguments: list[str] | None = None) -> None:
     with served(example, release) as model:
         found = model.score(data.x_test)
         scores = np.array([each.score for each in found] if isinstance(found, list) else [found.score])
-        example.say(
-            f"A device serves release {model.version}; from a score of {model.threshold:.3f} on, measured on its own "
-            "machine, it calls a sample an anomaly."
+        example.notify(
+            f"A device serves release {model.version}. A score of {model.threshold:.3f} or more is an anomaly; the "
+            "device measured this threshold on its own data."
         )
     faulty = data.y_test == 1
     for name, some in (("healthy", scores[~faulty]), ("faulty", scores[faulty])):
-        example.say(f"  {name}: {' '.join(f'{score:.3f}' for score in some[:8])} ...")
-    example.say(f"AUC {auc(scores, faulty):.3f} on faults that nobody has seen before.")
-    example.say(f"Tables, pictures and the release are in {example.folder}")
+        example.notify(f"  {name}: {' '.join(f'{score:.3f}' for score in some[:8])} ...")
+    example.notify(f"AUC {auc(scores, faulty):.3f} on faults that were never in the training data.")
+    example.notify(f"Tables, plots and the release are in {example.folder}")
 
 
 def auc(scores: NDArray[np.float64], faulty: NDArray[np.bool_]) -> float:
-    """The share of pairs of a healthy and a faulty sample that the scores put in the right order."""
+    """The share of pairs of a healthy and a faulty sample that the scores order correctly."""
     healthy = np.sort(scores[~faulty])
     below = (
         np.searchsorted(healthy, scores[faulty], side="left"),

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from coordinator.console.watching import show
+from coordinator.console.live_view import show
 from coordinator.jobs.model import exported_model
-from coordinator.rounds.kit_cache import KitCache
-from coordinator.rounds.preparing import PrepareJob, prepare
-from edge_agent.training.feature_folder import FeatureFolder
+from coordinator.rounds.preparing import KitCache, PrepareJob, prepare
+from edge_agent.training.data_watch import FeatureFolder
 from edge_agent.training.features import FeatureFiles
+from edge_agent.training.messages import Train, Warm
 from edge_agent.training.trainer import Trainer
-from edge_agent.training.work import Train, Warm
 from examples.office.live import run_live
 from examples.office.photographs import photographs
 from fleet_sim.datasets import load
@@ -35,20 +34,20 @@ from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.messages import Visit
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Task, VisitId
+from sojourn.settings import dumps
 from sojourn.store.blobs import FolderBlobs
-from sojourn.toml import dumps
 
 if TYPE_CHECKING:
-    from coordinator.console.following import JobProgress
+    from coordinator.console.job_progress import JobProgress
     from coordinator.records import JobCompiled
 
 JOB = "office"
 LATER = 3
-"""Epochs that are measured after the first."""
+"""The number of epochs measured after the first."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run it and print what it came to."""
+    """Run it and print the results."""
     given = _options().parse_args(arguments)
     console = Console(highlight=False, soft_wrap=True)
     folder = Path(given.output or tempfile.mkdtemp(prefix="sojourn-office-")).resolve()
@@ -73,9 +72,9 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--model", default="mobilenet_v3_small", help="one of torchvision's")
-    parser.add_argument("--trains", default="classifier.*", help="what is trained of it")
+    parser.add_argument("--trains", default="classifier.*", help="pattern of the trained tensors")
     parser.add_argument("--weights", help="a state dict or safetensors file to start from, with a new head")
-    parser.add_argument("--output", help="a folder for everything that is written")
+    parser.add_argument("--output", help="folder for all files; default: a new temporary folder")
     return parser
 
 
@@ -86,7 +85,7 @@ def _weights_text(file: str | None) -> str:
 
 
 def _settings(given: argparse.Namespace, data: Path) -> dict[str, Any]:
-    """The job, and the fleet that it is simulated on or that is started."""
+    """The job, and the fleet that is simulated or started."""
     model: dict[str, Any] = {"name": f"torchvision:{given.model}", "trains": [given.trains]}
     if given.weights:
         model |= {"start": str(Path(given.weights).resolve()), "new_head": True}
@@ -105,11 +104,11 @@ def _settings(given: argparse.Namespace, data: Path) -> dict[str, Any]:
 
 
 def _compiled(simulation: Simulation, data: Path, folder: Path, console: Console) -> tuple[JobCompiled, FolderBlobs]:
-    """The job as it will be compiled, which is kept on the disk: neither fleet compiles it once more."""
+    """The compiled job, kept on the disk, so that neither fleet compiles it again."""
     samples = load(str(data))
     np.savez(folder / "test.npz", x=samples.x_test, y=samples.y_test)
     blobs = FolderBlobs(folder / "compiled")
-    console.print("Compiling the model into graphs that small devices can train: a moment, please.")
+    console.print("Compiling the model into graphs that small devices can train: this takes a moment.")
     text = simulation.job_text(folder / "test.npz")
     (folder / "job.toml").write_text(text, encoding="utf-8")
     return prepare(PrepareJob(JOB, text), blobs, KitCache()), blobs
@@ -157,7 +156,7 @@ def _show_seconds(
     trainer = Trainer(blobs, DataSettings(path=str(file)), features=FeatureFiles(features))
     training = simulation.read().parts().training
     task = Task("train", type(training)(epochs=1, batch=training.batch, lr=training.lr), Sgd(), "float32", 1, None)
-    visit = Visit(VisitId(JOB, 0, 0, 0, (0, 0)), compiled.kit, compiled.handout, task, 1, 60.0, 0)
+    visit = Visit(VisitId(JOB, 0, 0, 0, (0, 0)), compiled.kit, compiled.wire_vectors, task, 1, 60.0, 0)
     trainer.perform(Warm(compiled.kit, task))
     seconds = []
     for _ in range(1 + LATER):

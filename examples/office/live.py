@@ -1,4 +1,4 @@
-"""The example by real processes: a coordinator, an edge server and agents over a Mosquitto on this machine."""
+"""The example with real processes: a coordinator, an edge server and agents over a Mosquitto on this machine."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from coordinator.console.following import follow
+from coordinator.console.job_progress import follow
+from coordinator.console.live_view import show
 from coordinator.console.operator import Operator
-from coordinator.console.watching import show
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
 from fleet_sim.demo.fleet import await_coordinator
 from fleet_sim.demo.processes import Processes
 from sojourn.brokers.acl import Members, acl_lines
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.links.settings import LocalBroker
-from sojourn.toml import dumps
+from sojourn.settings import dumps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
 
-    from coordinator.console.following import JobProgress
+    from coordinator.console.job_progress import JobProgress
     from fleet_sim.settings import Simulation
 
 FLEET, CLOUD, SITE, OPERATOR = "office", "cloud", "site-1", "operator"
@@ -38,7 +38,7 @@ def run_live(simulation: Simulation, job: str, folder: Path, console: Console) -
     with ExitStack() as stack:
         settings = LocalBroker(kind="mosquitto", acl=acl_lines(FLEET, members))
         broker = stack.enter_context(start_broker(settings, folder / "broker"))
-        console.print(f"{len(devices)} agents, an edge server and a coordinator speak MQTT at port {broker.port}.")
+        console.print(f"{len(devices)} agents, an edge server and a coordinator use MQTT at port {broker.port}.")
         processes = stack.enter_context(Processes(folder))
         own = msgspec.to_builtins(broker.settings)
         address = {key: own[key] for key in ("host", "port", "protocol", "max_payload") if own[key] is not None}

@@ -1,4 +1,4 @@
-"""The example's data: Office-Caltech-10 where it is on this machine, else a stand-in made of digits, by domain."""
+"""The example's data: Office-Caltech-10 if it is on this machine, otherwise a stand-in made of digits, by domain."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 OFFICE = "office-caltech-10"
 DOMAINS = ("as they are", "inverted", "blurred", "coloured")
-"""Of the stand-in."""
+"""The domains of the stand-in."""
 BRIGHTEST = 16.0
 """The largest value of scikit-learn's digits."""
 TIMES = 4
-"""A digit's 8x8 pixels become so many in both directions."""
+"""The factor by which a digit's 8x8 pixels are enlarged in both directions."""
 
 
 def photographs(folder: Path) -> tuple[Path, str]:
-    """A file with samples by domain below `folder`, and what it is, for people."""
+    """A file with samples by domain below `folder`, and its description for people."""
     try:
         found = load(OFFICE)
     except DataError:

@@ -1,1 +1,1 @@
-"""Prices of houses, where each device knows one range of them: `python -m examples.regression`."""
+"""Prices of houses, where each device has one range of them: `python -m examples.regression`."""

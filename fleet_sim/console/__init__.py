@@ -1,1 +1,1 @@
-"""What `sojourn simulate`, `compare`, `plan` and `data` do on a terminal."""
+"""The terminal commands `sojourn simulate`, `compare`, `plan` and `data`."""

@@ -1,4 +1,4 @@
-"""Several simulations on the same split, side by side: one table, one picture, one page."""
+"""Compares several simulations on the same split in one table, one image and one page."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rich.text import Text
 
 from coordinator.jobs.goal import goal_of
 from coordinator.results.folder import CONFIG, HOME, ROUNDS, VISITS, ResultFolder, free
+from coordinator.results.job_metrics import TaskMetrics, shows_members
 from coordinator.results.report import MODEL, REPORT
-from coordinator.results.tallies import describe_losses
-from coordinator.results.task_figures import TaskFigures, shows_members
+from coordinator.results.visit_totals import describe_losses
 from fleet_sim.console.comparison_report import CSV, PICTURE, FinishedRun, different, row, write_report
 from fleet_sim.console.simulating import read, run, write
-from fleet_sim.console.tables import plain_table
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError, JobError
-from sojourn.protocol.figure_names import called
+from sojourn.protocol.metric_names import called
+from sojourn.tables import number_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to compare: every file with every strategy and every seed; and whether to go on in a folder.
+    """A comparison of every file with every strategy and every seed; it may resume in an existing folder.
 
-    same_training: all train as the first of them does, where `changes` say nothing else.
+    same_training: all runs use the training settings of the first one, except where `changes` sets them.
     """
 
     files: Sequence[Path]
@@ -53,7 +53,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One simulation of a comparison; runs of one group differ in their seeds alone."""
+    """One simulation of a comparison; the runs of one group differ only in their seeds."""
 
     group: str
     seed: int | None
@@ -61,17 +61,17 @@ class ComparedRun:
 
     @property
     def name(self) -> str:
-        """The name of the run among the others, and that of its folder."""
+        """The name of the run and of its folder."""
         return self.group if self.seed is None else f"{self.group} seed {self.seed}"
 
     @property
     def folder(self) -> str:
-        """Its folder's name."""
+        """The path of its folder."""
         return self.name.replace(" ", "-")
 
 
 def compare(comparison: Comparison, console: Console) -> None:
-    """Run all simulations of a comparison, and show them in one table, one picture and one page."""
+    """Run all simulations of a comparison, and write one table, one image and one page."""
     runs = runs_of(comparison)
     task = _task(runs)
     reach = None if comparison.reach is None else goal_of(comparison.reach, task.kind, "--reach")
@@ -84,7 +84,7 @@ def compare(comparison: Comparison, console: Console) -> None:
         write(console, f"{it.name} ({at} of {len(runs)})", "bold")
         for note in it.simulation.notes:
             write(console, f"  {note}", "yellow")
-        again = f"sojourn compare --resume {folder} and the same words"
+        again = f"sojourn compare --resume {folder} with the same options"
         rows = rows_of_run(it, folder / it.folder, console, again, resume=comparison.resume is not None)
         found.setdefault(it.group, []).append(rows)
     table = [row(group, rows, task, reach) for group, rows in found.items()]
@@ -97,26 +97,26 @@ def compare(comparison: Comparison, console: Console) -> None:
         raise JobError("; ".join(failures))
 
 
-def _task(runs: Sequence[ComparedRun]) -> TaskFigures:
-    """What all of them learn; what learns something else has no figure to compare."""
+def _task(runs: Sequence[ComparedRun]) -> TaskMetrics:
+    """Return the common task; raise ConfigError if the runs have different tasks without a common metric."""
     kinds = {it.group: it.simulation.read().task.kind for it in runs}
     if len(set(kinds.values())) > 1:
-        told = ", ".join(f"{group} is {kind}" for group, kind in kinds.items())
-        raise ConfigError(f"these learn different things, and no figure is common to them: {told}")
+        reported = ", ".join(f"{group} is {kind}" for group, kind in kinds.items())
+        raise ConfigError(f"these runs have different tasks without a common metric: {reported}")
     strategies = [it.simulation.read().parts() for it in runs]
     own = any(each.objective.outcome == "own models" for each in strategies)
     finished = any(shows_members(each.finisher) for each in strategies)
-    return TaskFigures(next(iter(kinds.values())), own, finished=finished)
+    return TaskMetrics(next(iter(kinds.values())), own, finished=finished)
 
 
 def training_of(simulation: Simulation) -> dict[str, Any]:
-    """How the devices of a simulation train: what the job says, laid over what its strategy brings."""
+    """Return a simulation's training settings: the defaults of its strategy, overridden by the job file."""
     training: dict[str, Any] = msgspec.to_builtins(simulation.read().parts().training)
     return training
 
 
 def runs_of(comparison: Comparison) -> list[ComparedRun]:
-    """Every file with every strategy and every seed; refused where two would have one name."""
+    """Return a run per file, strategy and seed; raise ConfigError if two runs have the same name."""
     found: dict[str, ComparedRun] = {}
     changes = dict(comparison.changes)
     for file, strategy, seed in product(
@@ -129,21 +129,25 @@ def runs_of(comparison: Comparison) -> list[ComparedRun]:
         words = [file.stem if file else "", strategy or ""]
         it = ComparedRun(" ".join(filter(None, words)) or simulation.read().strategy, seed, simulation)
         if it.name in found:
-            raise ConfigError(f"two of the runs are called {it.name!r}: name each file, strategy and seed once")
+            raise ConfigError(f"two runs have the name {it.name!r}: list each file, strategy and seed once")
         found[it.name] = it
     return list(found.values())
 
 
 def _warn(training: Mapping[str, Mapping[str, str]], first: str, console: Console) -> None:
-    """What each trains with, where that differs; and what to do about it."""
-    write(console, "These train differently, so more than their strategies is compared:", "yellow")
-    table = plain_table("", "run", *_keys(training))
+    """Warn if the runs train with different settings, and print how to align them."""
+    write(
+        console,
+        "These runs use different training settings, so the comparison covers more than the strategies:",
+        "yellow",
+    )
+    table = number_table("", "run", *_keys(training))
     for group, values in training.items():
         table.add_row(group, *values.values())
     console.print(table)
     write(
         console,
-        f"To compare the strategies alone: --same-training gives all of them what {first} has; --epochs, --batch, "
+        f"To compare only the strategies: --same-training applies the settings of {first} to all; --epochs, --batch, "
         "--lr and --set training.KEY=VALUE set one value for all.\n",
         "yellow",
     )
@@ -154,23 +158,23 @@ def _keys(training: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def rows_of_run(it: ComparedRun, folder: Path, console: Console, again: str, *, resume: bool) -> Rows:
-    """The rounds of a run: from its folder where it was done before, or as they come.
+    """Return the rounds of a run, from its folder if it is finished; otherwise run it.
 
-    again: the command that goes on with it, if it is stopped.
+    again: the command that resumes it, printed if it is interrupted.
     """
     begun = resume and (folder / CONFIG).exists()
     if begun and read_simulation((folder / CONFIG).read_text(encoding="utf-8"), CONFIG).text != it.simulation.text:
-        raise ConfigError(f"{folder} was begun with other settings: see its {CONFIG}, or compare in another folder")
+        raise ConfigError(f"{folder} was started with other settings (see its {CONFIG}): compare in another folder")
     if begun and (folder / MODEL).exists():
-        write(console, "  done before", "dim")
+        write(console, "  already done", "dim")
         return ResultFolder(folder, resume=True).rows(ROUNDS)
     if begun and not (folder / "checkpoint.bin").exists():
-        shutil.rmtree(folder)  # not one round of it was finished
+        shutil.rmtree(folder)  # no round was finished
         begun = False
     results = run(it.simulation, folder, console, again, resume=begun, rounds=False)[0].results
     rows, visits = results.rows(ROUNDS), results.rows(VISITS)
     task = results.task
-    text = f"{called(task.main)} {task.text(rows[-1])}, at best {task.text(task.best(rows))}. {describe_losses(visits)}"
+    text = f"{called(task.main)} {task.text(rows[-1])}, best {task.text(task.best(rows))}. {describe_losses(visits)}"
     console.print(Padding(Text(text, "dim"), (0, 0, 0, 2)))
     if results.failure:
         write(console, f"  {results.failure}", "red")
@@ -179,7 +183,7 @@ def rows_of_run(it: ComparedRun, folder: Path, console: Console, again: str, *, 
 
 def _table(rows: Sequence[Mapping[str, str]], seeds: Sequence[int]) -> Table:
     means = f", means over the seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else ""
-    table = plain_table(f"side by side{means}", *rows[0])
+    table = number_table(f"comparison{means}", *rows[0])
     for each in rows:
         table.add_row(*each.values())
     return table

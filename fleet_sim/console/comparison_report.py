@@ -1,8 +1,7 @@
-"""What a comparison leaves beside the folders of its runs: a table, a picture, a CSV file, and a page."""
+"""The output of a comparison: a table, an image, a CSV file and a page."""
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
@@ -10,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from coordinator.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
+from coordinator.results.job_metrics import metric_in, metric_shown, spread_shown, task_in
 from coordinator.results.plots import course_plot
 from coordinator.results.report import (
     REPORT,
@@ -20,11 +20,11 @@ from coordinator.results.report import (
     section,
     write_page,
 )
-from coordinator.results.task_figures import figure_in, figure_shown, spread_shown, task_in
-from coordinator.results.what_was_run import capital, what_was_run
-from sojourn.figures import clock_of
-from sojourn.protocol.figure_names import MAIN, OWN, SHARES, VOTE, belongs_to, called, significant
+from coordinator.results.run_description import capital, what_was_run
+from sojourn.markup import Markup, tag
+from sojourn.protocol.metric_names import MAIN, OWN, SHARES, VOTE, belongs_to, called, significant
 from sojourn.settings import parse
+from sojourn.text import clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,24 +32,27 @@ if TYPE_CHECKING:
 
     from coordinator.jobs.goal import Goal
     from coordinator.results.folder import Rows
-    from coordinator.results.task_figures import TaskFigures
+    from coordinator.results.job_metrics import TaskMetrics
     from fleet_sim.settings import Simulation
 
 CSV, PICTURE = "compare.csv", "compare.png"
-_TRAINING = (
-    "<p><b>They train differently</b>, so more than the strategies is compared: the settings below say how. "
-    "<code>sojourn compare --same-training</code> gives all of them what the first has.</p>"
+_TRAINING = tag(
+    "p",
+    tag("b", "Different training settings"),
+    ", so the comparison covers more than the strategies: see the settings below. ",
+    tag("code", "sojourn compare --same-training"),
+    " applies the settings of the first run to all.",
 )
 
 
-def row(group: str, runs: Sequence[Rows], task: TaskFigures, reach: Goal | None = None) -> dict[str, str]:
-    """One line of the table: means over the seeds, with their spread where there are several."""
+def row(group: str, runs: Sequence[Rows], task: TaskMetrics, reach: Goal | None = None) -> dict[str, str]:
+    """Return a row of the table: means over the seeds, with the spread if there are several seeds."""
     ends, main = [rows[-1] for rows in runs if rows], task.main
-    finals = [figure_in(end, main) for end in ends]
-    bests = [figure_in(task.best(rows), main) for rows in runs if rows]
+    finals = [metric_in(end, main) for end in ends]
+    bests = [metric_in(task.best(rows), main) for rows in runs if rows]
     line = {"run": group, called(main): spread_shown(main, finals), "best": spread_shown(main, bests)}
-    for name in _others(task):
-        line[called(name)] = spread_shown(name, [figure_in(end, name) for end in ends])
+    for name in _other_metrics(task):
+        line[called(name)] = spread_shown(name, [metric_in(end, name) for end in ends])
     if reach is not None:
         line[f"round of {_words(reach)}"] = _reached(runs, reach)
     return line | {
@@ -61,19 +64,19 @@ def row(group: str, runs: Sequence[Rows], task: TaskFigures, reach: Goal | None 
 
 
 def rounds_to(rows: Rows, reach: Goal, in_a_row: int = 1) -> int | None:
-    """The first round whose model was that good, and those of the rounds after it, so many in all."""
-    met = [reach.met(figure_in(each, reach.figure)) for each in rows]
+    """Return the first round of each run that starts `in_a_row` consecutive rounds at the target."""
+    met = [reach.met(metric_in(each, reach.metric)) for each in rows]
     starts = range(len(met) - in_a_row + 1)
     return next((int(rows[at]["round"]) for at in starts if all(met[at : at + in_a_row])), None)
 
 
 def _words(reach: Goal) -> str:
-    value = f"{100 * reach.value:g} %" if reach.figure in SHARES else significant(reach.value)
-    return value if reach.figure in MAIN.values() else f"{called(reach.figure)} {value}"
+    value = f"{100 * reach.value:g} %" if reach.metric in SHARES else significant(reach.value)
+    return value if reach.metric in MAIN.values() else f"{called(reach.metric)} {value}"
 
 
 def different(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Of the settings of several groups those in which they differ, by group; nothing where all are the same."""
+    """Return the settings that differ between groups, by group; empty if there are none."""
     keys = dict.fromkeys(key for values in settings.values() for key in values)
     apart = [key for key in keys if len({str(values.get(key)) for values in settings.values()}) > 1]
     return {group: {key: str(values.get(key, "-")) for key in apart} for group, values in settings.items() if apart}
@@ -81,7 +84,7 @@ def different(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run of a comparison that is in its folder: which group it is of, its settings, its tables."""
+    """A finished run of a comparison: its group, its settings and its tables."""
 
     folder: Path
     group: str
@@ -89,22 +92,22 @@ class FinishedRun:
 
     @cached_property
     def rounds(self) -> Rows:
-        """Its rounds."""
+        """The rounds of the run."""
         return ResultFolder(self.folder, resume=True).rows(ROUNDS)
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """All its settings."""
+        """The full settings of the run."""
         return parse(self.simulation.text, CONFIG)
 
     @property
-    def task(self) -> TaskFigures:
-        """What it learns."""
+    def task(self) -> TaskMetrics:
+        """The task of the run."""
         return task_in(self.config)
 
     @property
     def line(self) -> dict[str, Any]:
-        """Its line in the CSV file."""
+        """Return the run's row of the CSV file."""
         main, best = self.task.main, self.task.best(self.rounds)
         return {
             "run": self.folder.name,
@@ -120,7 +123,7 @@ class FinishedRun:
 
 
 def write_report(folder: Path, runs: Sequence[FinishedRun], table: Rows, training: Mapping[str, Any]) -> None:
-    """The picture, the CSV file and the page; `training` is not empty if the groups train differently."""
+    """Write the image, the CSV file and the page; `training` lists differences in the training settings."""
     groups: dict[str, list[Rows]] = {}
     for it in runs:
         groups.setdefault(it.group, []).append(it.rounds)
@@ -132,31 +135,33 @@ def write_report(folder: Path, runs: Sequence[FinishedRun], table: Rows, trainin
     write_table(folder / CSV, list(lines[0]), [list(line.values()) for line in lines])
     fleet = what_was_run({**runs[0].config, "strategy": ", ".join(groups), "seed": ", ".join(_seeds(lines))})
     parts = [
-        f"<p class='lead'>{html.escape(fleet)}</p>",
-        section("Side by side", html_table(table) + _whose(runs, main) + (_TRAINING if training else "")),
-        picture(PICTURE, f"{capital(called(main))} by round, by the fleet's clock, by bytes"),
-        section("Every run", _every_run(lines, main)),
+        tag("p", fleet, class_="lead"),
+        section("Comparison", html_table(table), *_model_legend(runs, main), *([_TRAINING] if training else [])),
+        picture(PICTURE, f"{capital(called(main))} by round, by simulated time, by bytes"),
+        section("All runs", _every_run(lines, main)),
         *_settings({it.group: it.config for it in runs}),
-        section("Files", links({CSV: "every run, a line each", PICTURE: "the picture"})),
+        section("Files", links({CSV: "a row per run", PICTURE: "the image"})),
     ]
-    write_page(folder / REPORT, "Side by side", parts)
+    write_page(folder / REPORT, "Comparison", parts)
 
 
-def _whose(runs: Sequence[FinishedRun], main: str) -> str:
-    """Which model a number belongs to, where some runs end with others than one model."""
+def _model_legend(runs: Sequence[FinishedRun], main: str) -> list[Markup]:
+    """Explain which model each number describes, if some runs produce several kinds of models."""
     if not (others := _others_of(runs)):
-        return ""
-    whole = f"{called(main)}, best: the job's one model, on the job's test set"
-    told = "".join(f" {called(name)}: {belongs_to(name)}{', mean' if name.startswith(OWN) else ''}." for name in others)
-    return f"<p>{html.escape(whole)}.{html.escape(told)}</p>"
+        return []
+    whole = f"{called(main)}, best: the job's global model, on the job's test set"
+    reported = "".join(
+        f" {called(name)}: {belongs_to(name)}{', mean' if name.startswith(OWN) else ''}." for name in others
+    )
+    return [tag("p", f"{whole}.{reported}")]
 
 
 def _others_of(runs: Sequence[FinishedRun]) -> list[str]:
-    return list(dict.fromkeys(name for it in runs for name in _others(it.task)))
+    return list(dict.fromkeys(name for it in runs for name in _other_metrics(it.task)))
 
 
-def _others(task: TaskFigures) -> list[str]:
-    """The figures of other models than the job's one that a comparison shows."""
+def _other_metrics(task: TaskMetrics) -> list[str]:
+    """Return the metrics of models other than the job's global model."""
     own, vote = [OWN + task.main] if task.own else [], [VOTE + task.main] if task.finished else []
     return [*own, *vote]
 
@@ -165,14 +170,14 @@ def _seeds(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(str(line["seed"]) for line in lines))
 
 
-def _every_run(lines: Sequence[Mapping[str, Any]], main: str) -> str:
-    """A line for each run, which leads to its own page."""
+def _every_run(lines: Sequence[Mapping[str, Any]], main: str) -> Markup:
+    """Return a row per run with a link to its page."""
     shown = [
         {
             "run": line["run"],
             "seed": str(line["seed"]),
             main: line[main],
-            "best": f"{figure_shown(main, float(line['best'] or nan))} in round {line['best_round']}",
+            "best": f"{metric_shown(main, float(line['best'] or nan))} in round {line['best_round']}",
             "visits": str(line["visits"]),
             "lost": str(line["lost"]),
             "bytes": str(line["bytes"]),
@@ -183,19 +188,19 @@ def _every_run(lines: Sequence[Mapping[str, Any]], main: str) -> str:
     return html_table(readable(shown), {line["run"]: f"{line['run']}/{REPORT}" for line in lines})
 
 
-def _settings(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What the groups do not have in common, and what they do."""
+def _settings(configs: Mapping[str, Mapping[str, Any]]) -> list[Markup]:
+    """Return the settings that differ between the groups, and those they share."""
     flat = {group: _flat(config) for group, config in configs.items()}
     apart = different(flat)
     keys = list(next(iter(apart.values()))) if apart else []
     rows = [{"setting": key, **{group: values[key] for group, values in apart.items()}} for key in keys]
     shared = [f"{key} = {value}" for key, value in next(iter(flat.values())).items() if key not in keys]
-    differ = [section("Settings in which they differ", html_table(rows))] if rows else []
-    return [*differ, section("Settings that they share", f"<pre>{html.escape(chr(10).join(shared))}</pre>")]
+    differ = [section("Settings that differ", html_table(rows))] if rows else []
+    return [*differ, section("Common settings", tag("pre", "\n".join(shared)))]
 
 
 def _flat(config: Mapping[str, Any], path: str = "") -> dict[str, str]:
-    """All settings by their paths, but for the seed, in which runs of one group differ."""
+    """Return all settings by their paths, except the seed, which differs within a group."""
     found: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`sojourn data`: data sets, and how they are split over devices."""
+"""The command `sojourn data`: data sets, and how they are split over devices."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from sojourn import options
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coordinator.jobs.task_settings import TaskSettings
+    from coordinator.jobs.settings_tables import TaskSettings
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Data sets by name, and how they are split over devices."
+    add_completion=False, no_args_is_help=True, help="List data sets and show how they are split over devices."
 )
 
 
 @app.callback()
 def data_() -> None:
-    """Data sets by name, and how they are split over devices."""
+    """List data sets and show how they are split over devices."""
 
 
 @app.command("list")
 def list_() -> None:
-    """List the data sets that are known by name, and what each is for."""
+    """List the data sets that are available by name, with their tasks."""
     from rich.console import Console
 
-    from sojourn import extras
+    from sojourn import errors
 
-    extras.need("cloud", "a list of data sets")
-    from fleet_sim.console.tables import plain_table
+    errors.require_extra("cloud", "the list of data sets")
     from fleet_sim.datasets import NAMES
-    from fleet_sim.datasets.made.registry import MADE
+    from fleet_sim.datasets.synthetic_sets import MADE
+    from sojourn.tables import number_table
 
-    table = plain_table("", "name", "kind", "what")
+    table = number_table("", "name", "kind", "what")
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "left", False
     for name in NAMES:
         made = MADE.get(name)
-        what = made.about if made else "built in, scikit-learn's" if name == "digits" else "read where it is on disk"
+        what = made.about if made else "built in (scikit-learn)" if name == "digits" else "read from local files"
         table.add_row(name, made.kind if made else "classification", what)
     Console().print(table, highlight=False)
 
@@ -52,61 +52,71 @@ def show(
         str,
         typer.Option(
             metavar="NAME|PATH",
-            help="A data set's name, an NPZ or CSV file, or a folder of images; an unknown name lists those known.",
+            help="Data set: a name, an NPZ or CSV file, or a folder of images. An unknown name prints the list of "
+            "names.",
         ),
     ] = "digits",
-    devices: Annotated[int, typer.Option(help="How many devices.", min=1, max=1_000_000)] = 10,
+    devices: Annotated[int, typer.Option(help="Number of devices.", min=1, max=1_000_000)] = 10,
     by: Annotated[
-        str, typer.Option("--split", metavar="WAY", help="iid, dirichlet, shards, quantity, range, user or domain.")
+        str,
+        typer.Option("--split", metavar="WAY", help="Split: iid, dirichlet, shards, quantity, range, user or domain."),
     ] = "dirichlet",
     alpha: Annotated[
-        float, typer.Option(help="For dirichlet and quantity: small is uneven, 0 is one class per device.")
+        float,
+        typer.Option(
+            help="Alpha of the splits dirichlet and quantity: small is uneven; for dirichlet, 0 "
+            "gives one class per device."
+        ),
     ] = 0.1,
-    overlap: Annotated[
-        float, typer.Option(help="For range: how far ranges reach into each other, in widths of a range.")
-    ] = 0.0,
-    shards: Annotated[int, typer.Option(help="For shards: how many each device gets.")] = 2,
-    samples: Annotated[int, typer.Option(help="Cut every device to this many samples; 0: as the split gives.")] = 0,
-    seed: Annotated[int, typer.Option(help="Another seed, another split.", min=0)] = 0,
+    overlap: Annotated[float, typer.Option(help="Overlap of the split range, in widths of a range.")] = 0.0,
+    shards: Annotated[int, typer.Option(help="Shards per device of the split shards.")] = 2,
+    samples: Annotated[int, typer.Option(help="Limit every device to this many samples. 0 sets no limit.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split.", min=0)] = 0,
     task: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="What is learnt of a file: multilabel, regression, reconstruction, forecast, tokens, classification.",
-            show_default="what a set by name is for, else classification",
+            help="Task of a file: multilabel, regression, reconstruction, forecast, tokens or classification.",
+            show_default="the named set's task, otherwise classification",
         ),
     ] = None,
     targets: Annotated[
-        list[str] | None, typer.Option("--target", metavar="NAME", help="A quantity of a file. Repeatable.")
+        list[str] | None, typer.Option("--target", metavar="NAME", help="Target column of a file. May be repeated.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Of a forecast: how much of a series is seen. Of tokens: how long.")
+        int | None,
+        typer.Option(min=1, help="Steps of a series that the model sees (forecast), or length of a sequence (tokens)."),
     ] = None,
-    horizon: Annotated[int, typer.Option(min=1, help="Of a forecast: how many steps are to come.")] = 1,
+    horizon: Annotated[int, typer.Option(min=1, help="Steps to predict (forecast).")] = 1,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="A column of a CSV file that is not read. Repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="Column of a CSV file to ignore. May be repeated.")
     ] = None,
-    time: Annotated[str | None, typer.Option(metavar="COLUMN", help="When each row of a series was.")] = None,
-    series: Annotated[str | None, typer.Option(metavar="COLUMN", help="Which series each row is of.")] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the time of each row of a series.")
+    ] = None,
+    series: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the series that each row belongs to.")
+    ] = None,
     label: options.Label = None,
     header: options.Header = None,
     scale: options.Scale = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--data-folder", metavar="FOLDER", help="Where data sets are, instead of SOJOURN_DATA."),
+        typer.Option("--data-folder", metavar="FOLDER", help="Folder of data sets. Overrides SOJOURN_DATA."),
     ] = None,
-    table: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write all devices here.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the split of all devices to this CSV file.")
+    ] = None,
 ) -> None:
-    """Draw a split: how many samples of each class or range of targets every device gets."""
+    """Show a split: the number of samples of each class or target range on every device."""
     from rich.console import Console
 
-    from sojourn import extras
+    from sojourn import errors
     from sojourn.settings import validated
 
-    extras.need("cloud", "a split")
+    errors.require_extra("cloud", "a split")
     from coordinator.jobs.settings import JobData
-    from fleet_sim.console.dealt_data import dealt_data
-    from fleet_sim.console.split_view import draw, write_csv
+    from fleet_sim.console.split_view import dealt_data, draw, write_csv
     from fleet_sim.datasets import load
     from fleet_sim.datasets.partition import Split, split
     from sojourn.data.source import read_as
@@ -115,10 +125,10 @@ def show(
     values: dict[str, Any] = {"by": by, "alpha": alpha, "overlap": overlap, "shards": shards, "samples": samples}
     settings = validated(values, Split, "the command line")
     how = partial(read_as, label=label, header=header, scale=scale, ignore=ignore, time=time, series=series)
-    # Counts do not depend on the size of images: any will do.
-    learnt = _learnt(data, task, targets, steps, horizon)
+    # Counts do not depend on the size of images, so any size will do.
+    learned = _learned(data, task, targets, steps, horizon)
     given = JobData(input=(steps,), dtype="int64") if task == "tokens" and steps else None
-    found, console = load(data, folder, how=how, wanted=InputSpec((3, 8, 8)), task=learnt, data=given), Console()
+    found, console = load(data, folder, how=how, wanted=InputSpec((3, 8, 8)), task=learned, data=given), Console()
     parts = split(settings, found, devices, seed)
     dealt = dealt_data(found, parts)
     dealt_out = int(dealt.samples.sum())
@@ -126,7 +136,7 @@ def show(
     of = f" of {len(dealt.names)} {dealt.word}" if dealt.word in ("classes", "labels") else f" for {found.kind}"
     title = f"{found.name}: {dealt_out:,} training samples{of} over {devices:,} devices{rest}"
     console.print(title, style="bold", markup=False, highlight=False)
-    for text in (*(f"odd: {text}" for text in found.odd), *(f"left out: {text}" for text in found.skipped)):
+    for text in (*(f"odd: {text}" for text in found.odd), *(f"skipped: {text}" for text in found.skipped)):
         console.print(text, markup=False, highlight=False)
     draw(dealt, console)
     if table is not None:
@@ -134,15 +144,15 @@ def show(
             write_csv(dealt, table)
         except OSError as error:
             raise ConfigError(f"--csv {table}: {error.strerror or error}") from error
-        console.print(f"All devices are in {table}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"The split of all devices is in {table}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _learnt(
+def _learned(
     data: str, kind: str | None, targets: list[str] | None, steps: int | None, horizon: int
 ) -> TaskSettings | None:
-    """What the command line says is learnt; None where it says nothing."""
+    """Return the task settings of the command line; None if there are none."""
     from coordinator.jobs.settings import JobData
-    from coordinator.jobs.task_settings import TaskSettings, objections_to_task
+    from coordinator.jobs.settings_tables import TaskSettings, objections_to_task
     from fleet_sim.datasets.loading import made_set
     from sojourn.settings import validated
 
@@ -150,7 +160,7 @@ def _learnt(
     kind = kind or (made.kind if made else None)
     if kind is None:
         if targets or steps:
-            raise ConfigError("--target and --steps say how a file is read for a task: name its kind with --task")
+            raise ConfigError("--target and --steps apply to a file's task: set it with --task")
         return None
     table: dict[str, Any] = {**(made.task if made and made.kind == kind else {}), "kind": kind}
     table |= {"targets": tuple(targets)} if targets else {}

@@ -1,4 +1,4 @@
-"""A plan: how long a job would take on a fleet and how many bytes, without training."""
+"""Plans a job: how long it would take on a fleet and how many bytes it would transfer, without training."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
-from coordinator.console.following import failure_of
-from coordinator.console.time_left import rounds_done
+from coordinator.console.job_progress import failure_of, rounds_done
 from coordinator.results.folder import CONFIG, ROUNDS, VISITS
-from coordinator.results.tallies import DEVICES, SITES
-from coordinator.results.what_was_run import what_was_run
+from coordinator.results.run_description import what_was_run
+from coordinator.results.visit_totals import DEVICES, SITES
+from fleet_sim.board_profiles import find_profile
 from fleet_sim.console.simulating import read, write
-from fleet_sim.console.tables import plain_table
-from fleet_sim.profiles.lookup import find_profile
 from fleet_sim.run import SimulationRun
 from sojourn.errors import Fault, JobError
-from sojourn.figures import clock_of
 from sojourn.settings import parse
+from sojourn.tables import number_table
+from sojourn.text import clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,22 +27,22 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from coordinator.console.following import JobProgress
-    from coordinator.results.tallies import VisitTally
+    from coordinator.console.job_progress import JobProgress
+    from coordinator.results.visit_totals import VisitTally
 
-MOST = 8
-"""At most this many sites and devices are shown; the tables in the folder have all."""
+MAX_ROWS = 8
+"""Maximum number of sites and devices printed; the tables in the folder contain all."""
 MIB = 1 << 20
 SYSTEM = 160 * MIB
-"""Memory that a board's system and the agent's own process take; assumed, for a system without a desktop."""
+"""Memory of a board's system and the agent's own process, in bytes; assumed for a system without a desktop."""
 
 
 def plan(file: Path | None, changes: Mapping[str, Any], output: Path | None, console: Console) -> None:
-    """Let a fleet's time pass without training, and show what it comes to."""
+    """Simulate a job without training, and print its time and traffic."""
     simulation = read(file, changes, planned=True)
     for note in simulation.notes:
         write(console, note, "yellow")
-    simulation.job.pop("target", None)  # nothing is learnt, so nothing is reached
+    simulation.job.pop("target", None)  # without training there is no target to reach
     if output is not None:
         _run(SimulationRun(simulation, output, train=False), console)
         console.print(f"{ROUNDS}, {VISITS}, {SITES} and {DEVICES} are in {output}", soft_wrap=True, markup=False)
@@ -54,11 +53,11 @@ def plan(file: Path | None, changes: Mapping[str, Any], output: Path | None, con
 
 def _run(running: SimulationRun, console: Console) -> None:
     try:
-        course = _shown(running.courses(), console)
+        course = _show_progress(running.courses(), console)
     finally:
         running.close()
     if not course.history:
-        raise JobError(f"no round came to its end: {course.view.detail}")
+        raise JobError(f"no round finished: {course.view.detail}")
     failed = failure_of(course.view)
     write(console, what_was_run(parse(running.simulation.text, CONFIG)))
     if running.without_samples:
@@ -74,18 +73,18 @@ def _run(running: SimulationRun, console: Console) -> None:
         write(console, f"\n{running.losses}")
     write(
         console,
-        "\nNothing was trained: times come from the profiles, bytes from real messages, and devices are "
-        "arranged by their class mix, as after good training.",
+        "\nNothing was trained: times are based on the profiles, bytes on real messages, and devices are "
+        "arranged by class mix, as after good training.",
         "dim",
     )
     if failed:
         raise JobError(failed)
 
 
-def _shown(courses: Iterator[JobProgress], console: Console) -> JobProgress:
-    """How far it is, until it has ended."""
+def _show_progress(courses: Iterator[JobProgress], console: Console) -> JobProgress:
+    """Show a progress bar until the job has ended."""
     course = next(courses)
-    if not console.is_terminal:  # a log has no use for a bar
+    if not console.is_terminal:  # progress bars are useless in a log
         for course in courses:  # noqa: B007  # only the last counts
             pass
         return course
@@ -97,20 +96,20 @@ def _shown(courses: Iterator[JobProgress], console: Console) -> JobProgress:
 
 
 def _rounds(rows: Sequence[Mapping[str, str]], clock: float, traffic: int) -> Table:
-    """A line for each phase, and one for all. What is not of a round (estimates, kits, presence) came before it."""
+    """Return a row per phase and a total; traffic outside of rounds (estimates, kits, presence) comes first."""
     times, sizes = [float(row["seconds"]) for row in rows], [float(row["bytes"]) / 1e6 for row in rows]
-    table = plain_table("time and bytes", "phase", "time", "shortest", "longest", "MB")
+    table = number_table("time and bytes", "phase", "time", "shortest", "longest", "MB")
     table.add_row("before the first round", clock_of(clock - sum(times)), "", "", _mb(traffic / 1e6 - sum(sizes)))
     spread = [clock_of(each) for each in (fmean(times), min(times), max(times))]
-    table.add_row("a round, mean", *spread, _mb(fmean(sizes)))
+    table.add_row("mean of a round", *spread, _mb(fmean(sizes)))
     table.add_row(f"the whole job, {len(rows)} rounds", clock_of(clock), "", "", _mb(traffic / 1e6), style="bold")
     return table
 
 
 def _sites(sites: Mapping[str, VisitTally]) -> Table:
-    table = plain_table("sites, busiest first", "site", "devices", "visits", "lost", "busy", "MB down", "MB up")
+    table = number_table("sites, busiest first", "site", "devices", "visits", "lost", "busy", "MB down", "MB up")
     ranked = sorted(sites.items(), key=lambda each: (-each[1].busy, each[0]))
-    for name, it in ranked[:MOST]:
+    for name, it in ranked[:MAX_ROWS]:
         counts = str(len(it.devices)), str(it.visits), str(it.lost)
         table.add_row(name, *counts, clock_of(it.busy), _mb(it.down / 1e6), _mb(it.up / 1e6))
     return _with_rest(table, len(ranked))
@@ -118,9 +117,9 @@ def _sites(sites: Mapping[str, VisitTally]) -> Table:
 
 def _devices(devices: Mapping[str, VisitTally], samples: Mapping[str, int], profiles: Mapping[str, str]) -> Table:
     headings = "device", "profile", "samples", "visits", "busy", "a visit", "MB"
-    table = plain_table("devices, busiest first", *headings)
+    table = number_table("devices, busiest first", *headings)
     ranked = sorted(devices.items(), key=lambda each: (-each[1].seconds, each[0]))
-    for name, it in ranked[:MOST]:
+    for name, it in ranked[:MAX_ROWS]:
         ended = it.visits + it.lost
         times = clock_of(it.seconds), clock_of(it.seconds / ended)
         table.add_row(name, profiles[name], str(samples[name]), str(it.visits), *times, _mb((it.down + it.up) / 1e6))
@@ -128,7 +127,7 @@ def _devices(devices: Mapping[str, VisitTally], samples: Mapping[str, int], prof
 
 
 def _memory(running: SimulationRun) -> tuple[str, list[str]]:
-    """How much memory training takes on a device, and a line for each board that does not have it."""
+    """Print how much memory training needs on a device, and a warning for each board with too little memory."""
     state = running.fleet.job(running.name)
     if not state.size or state.kit is None:
         raise Fault(f"{running.name} has rounds but was not compiled")
@@ -140,18 +139,18 @@ def _memory(running: SimulationRun) -> tuple[str, list[str]]:
         if needed > memory - SYSTEM:
             devices = sum(name == profile for name in running.profiles.values())
             lines.append(
-                f"{profile} cannot train this model: it has {memory / MIB:,.0f} MB of memory, and its system takes "
+                f"{profile} cannot train this model: of its {memory / MIB:,.0f} MB of memory, the system uses "
                 f"about {SYSTEM / MIB:,.0f} MB ({devices:,} of {len(running.profiles):,} devices). Use a smaller model "
                 "or batch, or another board."
             )
     parameters = state.size.parameters
-    text = f"Training takes about {needed / MIB:,.0f} MB of memory ({parameters:,} parameters, batch {batch})"
-    return f"{text}; all boards have that." if not lines else f"{text}.", lines
+    text = f"Training needs about {needed / MIB:,.0f} MB of memory ({parameters:,} parameters, batch {batch})"
+    return f"{text}; all boards have enough." if not lines else f"{text}.", lines
 
 
 def _with_rest(table: Table, all_of_them: int) -> Table:
-    if all_of_them > MOST:
-        table.caption = f"and {all_of_them - MOST} more; --output FOLDER writes all of them down"
+    if all_of_them > MAX_ROWS:
+        table.caption = f"and {all_of_them - MAX_ROWS} more; --output FOLDER writes all of them to tables"
     return table
 
 

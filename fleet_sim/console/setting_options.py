@@ -1,4 +1,4 @@
-"""Options of the command line that stand for settings in a job file; `simulate`, `compare` and `plan` share them."""
+"""Command-line options for settings of a job file, shared by `simulate`, `compare` and `plan`."""
 
 from __future__ import annotations
 
@@ -19,46 +19,51 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "strategy": (
         "strategy",
         Annotated[
-            str | None, typer.Option(help="Any of `sojourn strategies`.", show_default="as the file says, or keel")
+            str | None,
+            typer.Option(help="Strategy; see `sojourn strategies`.", show_default="the file's, otherwise keel"),
         ],
     ),
     "model": (
         "model.name",
-        Annotated[str | None, typer.Option(help="mlp, cnn, resnet8 ..., or your own: package.module:Class.")],
+        Annotated[
+            str | None, typer.Option(help="Model: mlp, cnn, resnet8 ..., or a custom one as package.module:Class.")
+        ],
     ),
     "data": (
         "simulation.data",
         Annotated[
             str | None,
-            typer.Option(metavar="NAME|PATH", help="A data set's name, an NPZ or CSV file, or a folder of images."),
+            typer.Option(metavar="NAME|PATH", help="Data set: a name, an NPZ or CSV file, or a folder of images."),
         ],
     ),
-    "devices": ("simulation.devices", Annotated[int | None, typer.Option(help="How many devices.", min=1)]),
-    "sites": ("simulation.sites", Annotated[int | None, typer.Option(help="How many edge servers.", min=1)]),
+    "devices": ("simulation.devices", Annotated[int | None, typer.Option(help="Number of devices.", min=1)]),
+    "sites": ("simulation.sites", Annotated[int | None, typer.Option(help="Number of edge servers.", min=1)]),
     "by": (
         "split.by",
-        Annotated[str | None, typer.Option("--split", help="iid, dirichlet, shards, quantity, range, user or domain.")],
+        Annotated[
+            str | None, typer.Option("--split", help="Split: iid, dirichlet, shards, quantity, range, user or domain.")
+        ],
     ),
     "alpha": (
         "split.alpha",
-        Annotated[float | None, typer.Option(help="Dirichlet's alpha; 0: one class for each device.")],
+        Annotated[float | None, typer.Option(help="Dirichlet's alpha. 0 gives one class per device.")],
     ),
     "shards": (
         "split.shards",
-        Annotated[int | None, typer.Option(help="For --split shards: how many each device gets.", min=1)],
+        Annotated[int | None, typer.Option(help="Shards per device of the split shards.", min=1)],
     ),
     "samples": (
         "split.samples",
-        Annotated[int | None, typer.Option(help="Cut every device to this many samples; 0: as the split gives.")],
+        Annotated[int | None, typer.Option(help="Limit every device to this many samples. 0 sets no limit.")],
     ),
-    "epochs": ("training.epochs", Annotated[int | None, typer.Option(help="Of one visit.", min=1)]),
-    "batch": ("training.batch", Annotated[int | None, typer.Option(help="Samples of one step.", min=1)]),
-    "lr": ("training.lr", Annotated[float | None, typer.Option(help="The devices' learning rate.")]),
-    "rounds": ("rounds", Annotated[int | None, typer.Option(help="How many rounds.", min=1)]),
-    "seed": ("seed", Annotated[int | None, typer.Option(help="All randomness comes from it.", min=0)]),
+    "epochs": ("training.epochs", Annotated[int | None, typer.Option(help="Epochs of one visit.", min=1)]),
+    "batch": ("training.batch", Annotated[int | None, typer.Option(help="Batch size.", min=1)]),
+    "lr": ("training.lr", Annotated[float | None, typer.Option(help="Learning rate of the devices.")]),
+    "rounds": ("rounds", Annotated[int | None, typer.Option(help="Number of rounds.", min=1)]),
+    "seed": ("seed", Annotated[int | None, typer.Option(help="Seed of all random numbers.", min=0)]),
     "dropout": (
         "availability.dropout",
-        Annotated[float | None, typer.Option(help="The chance that a visit fails, 0 to 1.")],
+        Annotated[float | None, typer.Option(help="Probability that a visit fails, 0 to 1.")],
     ),
     "board": (
         "simulation.board",
@@ -66,7 +71,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
             list[str] | None,
             typer.Option(
                 metavar="BOARD|FILE",
-                help="What the devices are: a board's name, or a measured profile's file. Repeat it for a mix.",
+                help="Board of the devices: a name, or the file of a measured profile. May be repeated for a mix.",
             ),
         ],
     ),
@@ -74,55 +79,62 @@ SETTINGS: dict[str, tuple[str, Any]] = {
         "simulation.link",
         Annotated[
             list[str] | None,
-            typer.Option("--link", help="How they are connected, if not as the board's profile says. Repeatable."),
+            typer.Option("--link", help="Link of the devices, instead of the board's default. May be repeated."),
         ],
     ),
     "engine": (
         "simulation.engine",
-        Annotated[str | None, typer.Option(help="Who trains: auto, serial, pool, ray or batched.")],
+        Annotated[str | None, typer.Option(help="Engine: auto, serial, pool, ray or batched.")],
     ),
-    "trainer": ("simulation.trainer", Annotated[str | None, typer.Option(help="onnx (a device's own) or torch.")]),
+    "trainer": (
+        "simulation.trainer",
+        Annotated[str | None, typer.Option(help="Training runtime: onnx (as on devices) or torch.")],
+    ),
     "device": (
         "simulation.device",
-        Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps, for --trainer torch.")],
+        Annotated[str | None, typer.Option(help="Device for --trainer torch: auto, cpu, cuda, cuda:1 or mps.")],
     ),
     "workers": (
         "simulation.workers",
-        Annotated[int | None, typer.Option(help="Processes of the pool; 0: one for each core.", min=0)],
+        Annotated[int | None, typer.Option(help="Processes of the pool. 0 uses one per core.", min=0)],
     ),
     "mlflow": (
         "tracking.mlflow",
         Annotated[
             str | None,
-            typer.Option(metavar="sqlite:///FILE", help="Track rounds in this store of MLflow (sojourn[mlflow])."),
+            typer.Option(metavar="sqlite:///FILE", help="Log rounds to this MLflow store (extra mlflow)."),
         ],
     ),
     "tensorboard": (
         "tracking.tensorboard",
         Annotated[
             str | None,
-            typer.Option(metavar="FOLDER", help="Track rounds in TensorBoard's event files (sojourn[tensorboard])."),
+            typer.Option(
+                metavar="FOLDER", help="Log rounds to TensorBoard event files in this folder (extra tensorboard)."
+            ),
         ],
     ),
 }
-"""By the option's name: the path of the setting in the file, and the option itself."""
+"""The options by name: the path of the setting in the job file, and the option."""
 FLEET = (
     "model", "data", "devices", "sites", "by", "alpha", "shards", "samples", "rounds", "epochs", "batch", "lr",
     "dropout", "board", "link",
 )  # fmt: skip
-"""What is simulated, whichever command does it."""
+"""Options of the simulated fleet."""
 ENGINE = ("engine", "trainer", "device", "workers")
-"""How it is trained."""
+"""Options of the training engine."""
 TRACKING = ("mlflow", "tensorboard")
-"""Where else its rounds are written."""
+"""Options of experiment tracking."""
 ANY_SETTING = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as in the file: training.lr=0.1. Repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any other setting, as in the job file: training.lr=0.1. May be repeated."
+    ),
 ]
 
 
 def takes_settings(*names: str) -> Callable[[Command], Command]:
-    """Give a command of keywords these options and --set; what they set, by path in the file, is its `changes`."""
+    """Add these options and --set to a command; their values, by path in the job file, become its `changes`."""
 
     def wrap(command: Command) -> Command:
         def run(**values: Any) -> None:
@@ -132,7 +144,7 @@ def takes_settings(*names: str) -> Callable[[Command], Command]:
         options = {name: SETTINGS[name][1] for name in names} | {"settings": ANY_SETTING}
         shared = [_keyword(name, option) for name, option in options.items()]
         parameters = signature(command, eval_str=True).parameters.values()
-        # typer reads the signature: the options stand where the command has `changes`.
+        # typer reads the signature, so the options replace the parameter `changes`.
         run.__signature__ = Signature(  # type: ignore[attr-defined]
             [each for own in parameters for each in (shared if own.name == "changes" else [own])]
         )
@@ -143,12 +155,12 @@ def takes_settings(*names: str) -> Callable[[Command], Command]:
 
 
 def changes(given: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """What options and KEY=VALUE texts set, by path in the file; an option that was not given sets nothing."""
+    """Return the settings from options and KEY=VALUE texts, by path in the job file; options not given set nothing."""
     found = {path: value for path, value in given.items() if value not in (None, [])}
     for each in settings:
         path, equals, value = each.partition("=")
         if not equals:
-            raise ConfigError(f"--set {each}: write KEY=VALUE, as training.lr=0.1")
+            raise ConfigError(f"--set {each}: write KEY=VALUE, such as training.lr=0.1")
         try:
             found[path.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -157,11 +169,11 @@ def changes(given: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]
 
 
 def option_of(path: str) -> str:
-    """How a setting is given on the command line."""
+    """Return the command-line option of a setting."""
     for name, (known, annotation) in SETTINGS.items():
         if known == path:
             (option,) = (it for it in get_args(annotation) if isinstance(it, typer.models.OptionInfo))
-            # Where an option is an annotation, typer has its first spelling in the place of a default.
+            # In an annotated option, typer keeps the first spelling in place of the default.
             spellings = [each for each in (option.default, *(option.param_decls or ())) if isinstance(each, str)]
             return next(iter(spellings), f"--{name.replace('_', '-')}")
     return f"--set {path}"

@@ -1,4 +1,4 @@
-"""`sojourn simulate`, `sojourn compare` and `sojourn plan`."""
+"""The commands `sojourn simulate`, `sojourn compare` and `sojourn plan`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 simulate = typer.Typer(add_completion=False, help="Simulate a whole fleet on this machine.")
-compare = typer.Typer(add_completion=False, help="Simulate several jobs on the same split, side by side.")
-plan = typer.Typer(
-    add_completion=False, help="Tell how long a job would take on a fleet and how many bytes, without training."
-)
+compare = typer.Typer(add_completion=False, help="Compare several simulations on the same split.")
+plan = typer.Typer(add_completion=False, help="Estimate a job's duration and traffic on a fleet, without training.")
 
 File = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="A job file, with the tables simulation, split, availability.")
+    Path | None, typer.Argument(metavar="FILE", help="Job file with the tables simulation, split and availability.")
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FOLDER", help="Where results go.", show_default="simulations/..."),
+    typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the results.", show_default="simulations/..."),
 ]
 
 
@@ -36,14 +34,14 @@ def run(
     changes: dict[str, Any],
     output: Output = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Go on with a simulation; --rounds gives it more rounds.")
+        Path | None, typer.Option(metavar="FOLDER", help="Resume the simulation in this folder. --rounds extends it.")
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Tell at the end where this machine's time went, by phase.")
+        bool, typer.Option("--profile", help="Print at the end how much real time each phase took.")
     ] = False,
 ) -> None:
-    """Simulate a whole fleet on this machine: the same roles, strategies and protocol, under a virtual clock."""
-    from fleet_sim.console.phase_sampler import PhaseSampler
+    """Simulate a whole fleet on this machine, with the real roles, strategies and protocol on a virtual clock."""
+    from fleet_sim.console.time_by_phase import PhaseSampler
 
     with PhaseSampler() if profile else nullcontext() as sampler:
         console = _ready()
@@ -51,7 +49,7 @@ def run(
 
         folder = one(file, changes, output, resume, console)
     if sampler:
-        from fleet_sim.console.time_report import show_time
+        from fleet_sim.console.simulating import show_time
 
         show_time(sampler, folder, console)
 
@@ -61,25 +59,30 @@ def run(
 def side_by_side(
     *,
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="Job files.")] = None,
-    strategy: Annotated[list[str] | None, typer.Option(help="A strategy; may be repeated.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="A seed; may be repeated.")] = None,
+    strategy: Annotated[list[str] | None, typer.Option(help="Strategy. May be repeated.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed. May be repeated.")] = None,
     changes: dict[str, Any],
     same_training: Annotated[
         bool,
         typer.Option(
-            "--same-training", help="All train as the first does, or as --epochs, --batch, --lr and --set training say."
+            "--same-training",
+            help="Use the training settings of the first run for all, except for --epochs, "
+            "--batch, --lr and --set training.",
         ),
     ] = False,
     reach: Annotated[
         str | None,
-        typer.Option(metavar="FIGURE", help="Also tell in which round this was reached: 0.9, or 'rmse <= 0.5'."),
+        typer.Option(
+            metavar="METRIC", help="Also report the first round that reaches this target: 0.9, or 'rmse <= 0.5'."
+        ),
     ] = None,
     output: Output = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Go on with a comparison: the same words, and its folder.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Resume the comparison in this folder. Repeat its other options."),
     ] = None,
 ) -> None:
-    """Simulate several strategies or seeds on the same split: one table, one picture."""
+    """Compare several strategies or seeds on the same split, in one table and one image."""
     console = _ready()
     from coordinator.jobs.goal import target_of
     from fleet_sim.console import comparing
@@ -105,10 +108,10 @@ def without_training(
     changes: dict[str, Any],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Where tables of all rounds, sites and devices go."),
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for tables of all rounds, sites and devices."),
     ] = None,
 ) -> None:
-    """Tell how long a job would take on a fleet and how many bytes: a simulation in which nothing is trained."""
+    """Estimate a job's duration and traffic on a fleet with a simulation that trains nothing."""
     console = _ready()
     from fleet_sim.console import planning
 
@@ -116,11 +119,11 @@ def without_training(
 
 
 def _ready() -> Console:
-    """A terminal to write on, when all is installed that a simulation needs."""
+    """Return a terminal; raise an error if a package for simulations is missing."""
     from rich.console import Console
 
-    from sojourn import extras
+    from sojourn import errors
 
-    extras.need("cloud", "a simulation")
-    extras.need("sim", "a simulation")
+    errors.require_extra("cloud", "a simulation")
+    errors.require_extra("sim", "a simulation")
     return Console(highlight=False)

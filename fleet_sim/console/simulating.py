@@ -1,24 +1,25 @@
-"""One simulation on a terminal, as `sojourn simulate` shows it."""
+"""Runs one simulation on a terminal for `sojourn simulate`, and reports where its real time went."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.compiling_lines import compiling
-from coordinator.console.following import failure_of
-from coordinator.console.visit_rate import describe_rate
-from coordinator.console.watching import is_live, result_table, round_line, show
-from coordinator.results.folder import CONFIG, HOME, free
+from coordinator.console.compile_progress import compiling
+from coordinator.console.job_progress import describe_rate, failure_of
+from coordinator.console.live_view import is_live, result_table, round_line, show
+from coordinator.results.folder import CONFIG, HOME, free, write_table
+from coordinator.results.job_metrics import task_of
 from coordinator.results.report import REPORT
-from coordinator.results.task_figures import task_of
-from coordinator.results.what_was_run import what_was_run
-from coordinator.strategies import RECOMMENDED
+from coordinator.results.run_description import what_was_run
+from coordinator.strategies import RECOMMENDED_STRATEGY
 from fleet_sim.console.setting_options import option_of
+from fleet_sim.console.time_by_phase import COMPILING, PHASES, WAITING, PhaseSeconds
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
 from sojourn.errors import ConfigError, JobError
-from sojourn.figures import clock_of
 from sojourn.settings import parse
+from sojourn.tables import number_table
+from sojourn.text import clock_of, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from coordinator.console.following import JobProgress
+    from coordinator.console.job_progress import JobProgress
+    from fleet_sim.console.time_by_phase import PhaseSampler
     from fleet_sim.settings import Simulation
 
+
 LINES = 10
-"""Lines that a simulation leaves in a log while it runs, at most: its rounds pass faster than anybody reads."""
+"""Maximum number of lines that a simulation writes to a log; rounds may finish in quick succession."""
 CHANGEABLE = (
     "rounds",
     "schedule.trips",
@@ -38,13 +41,13 @@ CHANGEABLE = (
     *(f"simulation.{key}" for key in ("engine", "workers", "device", "ray")),
     *(f"tracking.{key}" for key in ("mlflow", "tensorboard", "experiment")),
 )
-"""What may change when a simulation goes on: how long it is, who trains, and where else its rounds are written."""
+"""Settings that may change when a simulation resumes: its length, its engine and its tracking."""
 
 
 def one(
     file: Path | None, changes: Mapping[str, Any], output: Path | None, resume: Path | None, console: Console
 ) -> Path:
-    """Run one simulation, or go on with it; returns the folder of its results."""
+    """Run or resume one simulation; return the folder of its results."""
     if resume is not None:
         simulation, folder = resumed(file, changes, output, resume), resume
     else:
@@ -59,42 +62,40 @@ def one(
     if running.losses:
         write(console, running.losses)
     write(console, f"{course.view.status.capitalize()}: {course.view.detail}. {_pace(running)}")
-    console.print(f"Tables, pictures and the model are in {folder}", soft_wrap=True, markup=False)
-    console.print(f"To see them: {folder / REPORT}", soft_wrap=True, markup=False)
+    console.print(f"Tables, images and the model are in {folder}", soft_wrap=True, markup=False)
+    console.print(f"Open the report: {folder / REPORT}", soft_wrap=True, markup=False)
     if failed := failure_of(course.view):
         raise JobError(failed)
     return folder
 
 
 def resumed(file: Path | None, changes: Mapping[str, Any], output: Path | None, folder: Path) -> Simulation:
-    """The simulation in a folder, as it was begun but for what may change on the way; ConfigError for all else."""
+    """Return the simulation in a folder, with the allowed changes; raise ConfigError for any other change."""
     config = folder / CONFIG
     if not config.exists():
         raise ConfigError(f"--resume {folder}: there is no {CONFIG} in it")
-    anew = "leave that out, or begin anew in another folder, without --resume"
+    remedy = "omit it, or start a new simulation in another folder, without --resume"
     if file is not None or output is not None:
         given = f"the file {file}" if file is not None else f"--output {output}"
-        raise ConfigError(
-            f"--resume {folder} goes on there, with the settings in its {CONFIG}, not with {given}: {anew}"
-        )
+        raise ConfigError(f"--resume {folder} uses the settings in its {CONFIG}, not {given}: {remedy}")
     begun = parse(config.read_text(encoding="utf-8"), str(config))
     for path, value in changes.items():
         before = _at(begun, path)
         same = value in (before, [before])
         if path not in CHANGEABLE and not same:
             was = "it was not set" if before is None else f"it was {before!r}"
-            raise ConfigError(f"--resume {folder}: {option_of(path)} cannot change on the way ({was}): {anew}")
+            raise ConfigError(f"--resume {folder}: {option_of(path)} cannot change on resuming ({was}): {remedy}")
     simulation = read(config, changes)
     if "rounds" in changes and simulation.read().all_rounds != changes["rounds"]:
         raise ConfigError(
-            f"--resume {folder}: its schedule says itself how many rounds there are, so --rounds changes nothing: "
-            f"where it has trips, --set schedule.trips={changes['rounds']}"
+            f"--resume {folder}: the schedule defines the number of rounds, so --rounds has no effect; "
+            f"if it has trips, use --set schedule.trips={changes['rounds']}"
         )
     return simulation
 
 
 def _at(tables: Mapping[str, Any], path: str) -> Any:
-    """A setting by its path; None where there is none."""
+    """Return a setting by its path; None if it is missing."""
     place: Any = tables
     for key in path.split("."):
         place = place.get(key) if isinstance(place, dict) else None
@@ -104,21 +105,21 @@ def _at(tables: Mapping[str, Any], path: str) -> Any:
 def run(
     simulation: Simulation, folder: Path, console: Console, again: str, *, resume: bool = False, rounds: bool = True
 ) -> tuple[SimulationRun, JobProgress]:
-    """Run it before a person's eyes; `again` is the command that goes on with it.
+    """Run a simulation with a live view; `again` is the command that resumes it.
 
-    Without `rounds` nothing is said but what a live view shows: there are more runs than one.
+    Without `rounds`, print only the live view, because there are several runs.
     """
-    with compiling(console) as tell:
-        running = SimulationRun(simulation, folder, resume=resume, tell=tell)
+    with compiling(console) as notify:
+        running = SimulationRun(simulation, folder, resume=resume, notify=notify)
     try:
         if rounds:
-            write(console, f"Trained by: {running.why}.", "dim")
+            write(console, f"Engine: {running.why}.", "dim")
         if rounds and running.without_samples:
             write(console, running.without_samples, "yellow")
-        course = _shown(running.courses(), console, LINES if rounds else 0)
+        course = _show_progress(running.courses(), console, LINES if rounds else 0)
         running.finish(course)
     except KeyboardInterrupt:
-        console.print(f"Stopped. What was done is in {folder}; {again} goes on.", soft_wrap=True, markup=False)
+        console.print(f"Stopped. Finished rounds are in {folder}; resume with: {again}", soft_wrap=True, markup=False)
         raise
     finally:
         running.close()
@@ -127,19 +128,19 @@ def run(
 
 
 def read(file: Path | None, changes: Mapping[str, Any], *, planned: bool = False) -> Simulation:
-    """The simulation in a file, or of the command line alone, then of the strategy that we recommend."""
+    """Return the simulation of a file, or of the command line with the default strategy."""
     if file is not None:
         return read_simulation_file(file, dict(changes), planned=planned)
-    return read_simulation("", "the command line", {"strategy": RECOMMENDED, **changes})
+    return read_simulation("", "the command line", {"strategy": RECOMMENDED_STRATEGY, **changes})
 
 
 def write(console: Console, text: str, style: str = "") -> None:
-    """A sentence, as it is, within the width of the terminal."""
+    """Print a sentence without markup, wrapped to the width of the terminal."""
     console.print(text, style=style, markup=False, highlight=False)
 
 
-def _shown(courses: Iterator[JobProgress], console: Console, lines: int) -> JobProgress:
-    """A live view where there is a terminal; elsewhere some rounds, a line each, as they come."""
+def _show_progress(courses: Iterator[JobProgress], console: Console, lines: int) -> JobProgress:
+    """Show a live view on a terminal; otherwise log a line for some of the rounds."""
     if is_live(console):
         return show(courses, console)
     course = next(courses)
@@ -153,6 +154,38 @@ def _shown(courses: Iterator[JobProgress], console: Console, lines: int) -> JobP
 
 
 def _pace(running: SimulationRun) -> str:
-    """How much of the fleet's time passed, in how much of ours."""
+    """Describe how much simulated time passed, in how much real time."""
     rate = describe_rate(running.visits / running.took) if running.visits and running.took else "no visits"
-    return f"{clock_of(running.fleet.world.now)} of the fleet's time in {clock_of(running.took)}: {rate}."
+    return f"{clock_of(running.fleet.world.now)} of simulated time in {clock_of(running.took)}: {rate}."
+
+
+FILE = "time.csv"
+
+
+def show_time(sampler: PhaseSampler, folder: Path, console: Console) -> None:
+    """Print the table of times, and write it to the folder."""
+    rows = time_rows(sampler)
+    write_table(folder / FILE, ("phase", "seconds", "share", "cpu", "cpu_of_others"), rows)
+    table = number_table("real time by phase", "phase", "seconds", "share", "CPU here", "CPU of workers")
+    for phase, *numbers in rows:
+        table.add_row(phase, *_readable(*numbers))
+    total = sampler.total
+    table.add_row("all", *_readable(total.passed, 1.0, total.cpu, sampler.compiler + sampler.workers), style="bold")
+    console.print(table)
+    write(console, f"CPU here: seconds of the main thread; other threads used {sampler.threads:.2f} more.", "dim")
+    console.print(f"This table is in {folder / FILE}", soft_wrap=True, markup=False)
+
+
+def time_rows(sampler: PhaseSampler) -> list[tuple[str, float, float, float, float]]:
+    """Return each phase's seconds, share of the total, and processor time of the main thread and of other processes."""
+    spent, whole = sampler.spent, sampler.total.passed or 1.0
+    others = {COMPILING: sampler.compiler, WAITING: sampler.workers}
+    return [
+        (phase, it.passed, it.passed / whole, it.cpu, others.get(phase, 0.0))
+        for phase in PHASES
+        if (it := spent.get(phase, PhaseSeconds())).passed or others.get(phase)
+    ]
+
+
+def _readable(passed: float, share: float, cpu: float, elsewhere: float) -> tuple[str, ...]:
+    return f"{passed:.2f}", percent(share), f"{cpu:.2f}", f"{elsewhere:.2f}" if elsewhere >= 0.005 else ""

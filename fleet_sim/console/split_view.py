@@ -1,4 +1,4 @@
-"""A split of a data set for people: devices x classes, or whatever stands for them."""
+"""Shows how a data set is split over devices: each device's classes, labels, ranges or clusters."""
 
 from __future__ import annotations
 
@@ -10,27 +10,81 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.console.watching import BARS
+from coordinator.console.live_view import BARS
+from fleet_sim.datasets.partition import RANGED, brief, groups_of, quantity_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
     from rich.console import Console
 
-    from fleet_sim.console.dealt_data import DealtData
+    from fleet_sim.datasets import DataSet
 
-MOST_DEVICES = 24
-"""With more of them, the first are shown and all are summarised."""
-MOST_NAMED = 10
-MOST_CLASSES = 30
-"""More classes than this are not listed by name."""
+
+WORDS = {"classification": "classes", "multilabel": "labels", "tokens": "clusters", "reconstruction": "clusters"}
+"""Display names of the groups of samples; strata of quantities are ranges."""
+
+
+@dataclass(frozen=True, eq=False)
+class DealtData:
+    """Each device's number of samples, its counts per group, and a summary of its values.
+
+    A sample with several labels counts for each of them. heading: the title of the summaries; empty if there are none.
+    """
+
+    samples: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    names: tuple[str, ...]
+    word: str
+    heading: str = ""
+    values: tuple[str, ...] = ()
+
+
+def dealt_data(data: DataSet, parts: list[NDArray[np.int64]]) -> DealtData:
+    """Return the contents of a split."""
+    samples = np.array([len(part) for part in parts], np.int64)
+    word = WORDS.get(data.kind, "ranges")
+    if data.kind == "multilabel":
+        counts = np.array([(data.y_train[part] > 0.5).sum(axis=0) for part in parts], np.int64)
+        return DealtData(samples, counts, data.classes, word)
+    groups = groups_of(data)
+    each = [np.bincount(groups.of_sample[part], minlength=len(groups.names)) for part in parts]
+    heading, notify = _words(data)
+    values = tuple(notify(part) if len(part) else "" for part in parts) if heading else ()
+    return DealtData(samples, np.array(each, np.int64), groups.names, word, heading, values)
+
+
+def _words(data: DataSet) -> tuple[str, Callable[[NDArray[np.int64]], str]]:
+    """Return a heading and a summary of each device's values."""
+    if data.kind in RANGED:
+        found = quantity_of(data)
+        name = data.names[0] if data.names else "target"
+        return (name if data.kind == "regression" else f"{name}, mean of the horizon"), lambda part: _range(found[part])
+    if data.kind == "reconstruction":
+        return "values", lambda part: f"{data.x_train[part].mean():.3g} ± {data.x_train[part].std():.3g}"
+    if data.kind == "tokens":
+        return "tokens used", lambda part: str(len(np.unique(data.x_train[part])))
+    return "", str
+
+
+def _range(values: NDArray[np.float64]) -> str:
+    low, high, middle = (brief(float(each)) for each in (values.min(), values.max(), np.median(values)))
+    return f"{low} to {high}, median {middle}"
+
+
+MAX_DEVICES = 24
+"""With more devices than this, only the first are listed and all are summarised."""
+MAX_NAMED = 10
+MAX_CLASSES = 30
+"""With more classes than this, their names are not listed."""
 _GAP = 2
 
 
 @dataclass(frozen=True)
 class _Signs:
-    """What a terminal can show: eight bars, and a sign for nothing."""
+    """Characters that the terminal can display: eight bar heights, and one for an empty group."""
 
     bars: str
     nothing: str
@@ -40,13 +94,13 @@ _UTF, _ASCII = _Signs(BARS, "·"), _Signs("12345678", "-")
 
 
 def draw(dealt: DealtData, console: Console) -> None:
-    """The table, what the columns mean, and what all devices have in common."""
+    """Return the table, its legend, and a summary of all devices."""
     signs = _UTF if console.encoding.lower().startswith("utf") else _ASCII
     console.print(_table(dealt, signs, console.width), highlight=False)
-    if len(dealt.samples) > MOST_DEVICES:
-        console.print(f"and {len(dealt.samples) - MOST_DEVICES:,} devices more", style="dim", highlight=False)
+    if len(dealt.samples) > MAX_DEVICES:
+        console.print(f"and {len(dealt.samples) - MAX_DEVICES:,} more devices", style="dim", highlight=False)
     console.print()
-    if len(dealt.names) <= MOST_CLASSES and dealt.names != tuple(map(str, range(len(dealt.names)))):
+    if len(dealt.names) <= MAX_CLASSES and dealt.names != tuple(map(str, range(len(dealt.names)))):
         legend = ", ".join(f"{at}={name}" for at, name in enumerate(dealt.names))
         console.print(f"{dealt.word}: {legend}", style="dim", highlight=False, markup=False)
     for line in summary(dealt):
@@ -54,24 +108,27 @@ def draw(dealt: DealtData, console: Console) -> None:
 
 
 def summary(dealt: DealtData) -> list[str]:
-    """All devices in a few lines; those without samples by their numbers."""
+    """Summarise all devices in a few lines, and list those without samples."""
     samples, kinds = dealt.samples, (dealt.counts > 0).sum(axis=1)
-    lines = [f"samples of a device: {_range(samples)}", f"{dealt.word} of a device: {_range(kinds)}"]
+    lines = [
+        f"samples per device: {_split_view_range(samples)}",
+        f"{dealt.word} per device: {_split_view_range(kinds)}",
+    ]
     empty = [int(device) + 1 for device in np.flatnonzero(samples == 0)]
     if empty:
-        named = ", ".join(map(str, empty[:MOST_NAMED]))
-        rest = f" and {len(empty) - MOST_NAMED:,} more" if len(empty) > MOST_NAMED else ""
+        named = ", ".join(map(str, empty[:MAX_NAMED]))
+        rest = f" and {len(empty) - MAX_NAMED:,} more" if len(empty) > MAX_NAMED else ""
         have = "1 device has" if len(empty) == 1 else f"{len(empty):,} devices have"
         lines.append(f"{have} no samples: {named}{rest}")
     return lines
 
 
-def _range(values: NDArray[np.int64]) -> str:
+def _split_view_range(values: NDArray[np.int64]) -> str:
     return f"{values.min():,} to {values.max():,}, median {np.median(values):,.0f}"
 
 
 def _table(dealt: DealtData, signs: _Signs, width: int) -> Table:
-    counts, values = dealt.counts[:MOST_DEVICES], dealt.values[:MOST_DEVICES]
+    counts, values = dealt.counts[:MAX_DEVICES], dealt.values[:MAX_DEVICES]
     groups = counts.shape[1]
     digits = max(len(str(counts.max())), len(str(groups - 1)))
     head = max(6, len(str(len(counts)))) + _GAP + max(7, len(f"{dealt.samples.max():,}")) + _GAP
@@ -89,31 +146,31 @@ def _table(dealt: DealtData, signs: _Signs, width: int) -> Table:
     for device, row in enumerate(counts, 1):
         numbers = [" ".join(f"{count or signs.nothing:>{digits}}" for count in row.tolist())] if numbered else []
         shown = Text(bars(row, signs.bars, together), style="cyan")
-        said = [values[device - 1]] if dealt.heading else []
+        summary = [values[device - 1]] if dealt.heading else []
         has = int(dealt.samples[device - 1])
-        table.add_row(str(device), f"{has:,}", shown, *numbers, *said, style="" if has else "yellow")
+        table.add_row(str(device), f"{has:,}", shown, *numbers, *summary, style="" if has else "yellow")
     return table
 
 
 def _ruler(groups: int, together: int, word: str) -> Text:
-    """Numbers of groups over their bars: the last digit of each, or the range where several share a bar."""
+    """Return group numbers as a header for the bars: the last digit of each, or the range if several share a bar."""
     if together > 1:
-        return Text(f"{word} 0 to {groups - 1}, {together} to a bar")
+        return Text(f"{word} 0 to {groups - 1}, {together} per bar")
     return Text("".join(str(at % 10) for at in range(groups)))
 
 
 def bars(row: NDArray[np.int64], signs: str = BARS, together: int = 1) -> str:
-    """One bar for each group, or for so many neighbours; the device's largest is full, an empty group blank."""
+    """Return a bar for each group or for several adjacent ones, relative to the device's largest group."""
     sums = np.add.reduceat(row, np.arange(0, len(row), together))
-    most = max(1, int(sums.max()))
-    return "".join(signs[round(7 * int(count) / most)] if count else " " for count in sums)
+    highest = max(1, int(sums.max()))
+    return "".join(signs[round(7 * int(count) / highest)] if count else " " for count in sums)
 
 
 def write_csv(dealt: DealtData, path: Path) -> None:
-    """One line for each device: its samples, how many of each group, and what is said of its values."""
-    said = dealt.values or [()] * len(dealt.samples)
+    """Write a row per device: its samples, its counts per group, and the summary of its values."""
+    summaries = dealt.values or [()] * len(dealt.samples)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["device", "samples", *dealt.names, *([dealt.heading] if dealt.heading else [])])
-        for at, (samples, row, words) in enumerate(zip(dealt.samples, dealt.counts, said, strict=True), 1):
+        for at, (samples, row, words) in enumerate(zip(dealt.samples, dealt.counts, summaries, strict=True), 1):
             writer.writerow([f"device-{at}", int(samples), *row.tolist(), *([words] if dealt.heading else [])])

@@ -1,4 +1,4 @@
-"""Data sets that are on this machine or made here, and their split over devices; nothing is ever downloaded."""
+"""Data sets from local files or generated, and their split over devices; nothing is ever downloaded."""
 
 from fleet_sim.datasets.data_set import DataSet
 from fleet_sim.datasets.loading import FOLDER, NAMES, load

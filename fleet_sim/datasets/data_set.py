@@ -1,4 +1,4 @@
-"""A data set in memory, and how what a file holds becomes one."""
+"""A data set in memory, and its construction from the contents of a file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from coordinator.jobs.settings import JobData
+from coordinator.jobs.settings_tables import TaskSettings
 from coordinator.jobs.task_data import task_form
-from coordinator.jobs.task_settings import TaskSettings
-from sojourn.data.doubts import doubts_of
+from sojourn.data.checks import data_warnings
 from sojourn.data.labels import classes_of, distinct
 from sojourn.data.samples import SampleForm, fit, natural_shape
 from sojourn.errors import DataError
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from sojourn.protocol.task import Kind, Window
 
 TEST_SHARE = 0.2
-"""What is cut off for testing where a source has no test part."""
+"""The share of samples used for testing if a source has no test part."""
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Samples as a graph takes them: uint8, float32 or int64 (tokens), channels first.
+    """Samples in the graph's format: uint8, float32 or int64 (tokens), channels first.
 
-    y is what a sample is compared with, by the kind of task: class numbers of a classification; 0 or 1 for each label;
-    quantities, of a forecast for each hour to come; the next tokens; of a reconstruction 0, or 1 where a test sample is
-    known to be faulty. users, domains: the natural user (writer) and the domain of each training sample, where they are
-    known. skipped: what was left out of the source, and why; odd: what looks odd about it, and what to do. names: the
-    quantities of a target. window: how series were cut; channels: what their columns are called, if anybody said it.
-    columns: the names of the columns of a table.
+    y: the targets, by kind of task: class indices; 0 or 1 for each label; quantities, of a forecast for each future
+    step;
+    the next tokens; for a reconstruction 0, or 1 for test samples known to be faulty. users, domains: the natural user
+    (writer) and the domain of each training sample, if known. skipped: skipped parts of the source, with reasons.
+    odd: suspicious properties, with remedies. names: the quantities of a target. window: how series were cut.
+    channels: the names of their columns, if known. columns: the names of the columns of a table.
     """
 
     name: str
@@ -57,7 +57,7 @@ class DataSet:
 
 
 def every_fifth(data: DataSet) -> DataSet:
-    """The set with every fifth of its training samples for testing: a cut that does not depend on any seed."""
+    """Return the set with every fifth of its training samples for testing; the cut does not depend on a seed."""
     tested = np.arange(len(data.y_train)) % 5 == 0
     users, domains = (None if groups is None else groups[~tested] for groups in (data.users, data.domains))
     return replace(
@@ -73,7 +73,7 @@ def every_fifth(data: DataSet) -> DataSet:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a source holds, as it holds it; there may be no test part."""
+    """The raw contents of a source; the test part may be missing."""
 
     train: Content
     test: Content | None = None
@@ -84,34 +84,35 @@ class Found:
 def in_order(
     name: str, found: Found, seed: int, task: TaskSettings | None = None, data: JobData | None = None
 ) -> DataSet:
-    """The data set in what was found; `seed` decides which samples are for testing where the source does not say it.
+    """Return a data set; `seed` selects the test samples if the source does not.
 
-    task, data: what a job learns and says of its data; without them, samples have classes.
+    task, data: the task and data settings of a job; without them, samples have classes.
     """
-    learnt = TaskSettings() if task is None else task
-    form = _classes_form(found) if learnt.plain else _task_form(found, learnt, data or JobData())
+    learned = TaskSettings() if task is None else task
+    form = _classes_form(found) if learned.plain else _task_form(found, learned, data or JobData())
     samples = fit(found.train, form)
     tested = None if found.test is None else fit(found.test, form, "test")
     x, y, source = _compact(samples.x), np.asarray(samples.y), found.train.source
     users, domains = (_groups(what, source, samples) for what in (found.users, found.domains))
     users = samples.machine if users is None and len(samples.machines) > 1 else users
-    odd = tuple(f"{doubt.what} ({doubt.detail}); to do: {doubt.remedy}" for doubt in doubts_of(found.train))
+    odd = tuple(f"{doubt.what} ({doubt.detail}); remedy: {doubt.remedy}" for doubt in data_warnings(found.train))
     spec, columns = form.task or None, found.train.table.columns if found.train.table else ()
     whole = DataSet(
-        name, x, y, x[:0], y[:0], form.classes, users, domains, samples.skipped, odd, learnt.kind,
+        name, x, y, x[:0], y[:0], form.classes, users, domains, samples.skipped, odd, learned.kind,
         spec.names if spec else (), spec.window if spec else None,
-        found.train.target_names or columns if learnt.kind == "forecast" else (), columns,
+        found.train.target_names or columns if learned.kind == "forecast" else (), columns,
     )  # fmt: skip
     if tested is None:
-        return _parted(
-            whole, _later(samples, learnt, source) if learnt.kind == "forecast" else _cut(len(y), seed, source)
+        return _with_test_part(
+            whole,
+            _split_windows(samples, learned, source) if learned.kind == "forecast" else _cut(len(y), seed, source),
         )
     skipped = (*samples.skipped, *(f"test part: {text}" for text in tested.skipped))
     return replace(whole, x_test=_compact(tested.x), y_test=np.asarray(tested.y), skipped=skipped)
 
 
-def _parted(whole: DataSet, parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> DataSet:
-    """A set without a test part, of which some samples become one."""
+def _with_test_part(whole: DataSet, parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> DataSet:
+    """Return the set with some of its samples as a test part."""
     train, test = parts
     users, domains = (None if groups is None else groups[train] for groups in (whole.users, whole.domains))
     x, y = whole.x_train, whole.y_train
@@ -121,17 +122,17 @@ def _parted(whole: DataSet, parts: tuple[NDArray[np.int64], NDArray[np.int64]]) 
 
 
 def _classes_form(found: Found) -> SampleForm:
-    """What samples with classes must fit."""
+    """Check the format of samples with classes."""
     train, test = found.train, found.test
     dtype: Literal["int64", "float32"] = "int64" if train.x.dtype == np.int64 else "float32"
     shape = natural_shape(train.x, dtype)
     if test is not None and (other := natural_shape(test.x, dtype)) != shape:
-        raise DataError(f"{train.source}: training samples have the shape {shape}, those for testing {other}")
+        raise DataError(f"{train.source}: training samples have the shape {shape}, test samples {other}")
     return SampleForm(InputSpec(shape, dtype), classes_of([train] if test is None else [train, test]))
 
 
 def _task_form(found: Found, task: TaskSettings, data: JobData) -> SampleForm:
-    """What samples must fit whatever they are compared with, as a job finds it in its own files."""
+    """Check the format of samples for any other task, as for a job's own files."""
     return task_form(task, data, [found.train] if found.test is None else [found.train, found.test])
 
 
@@ -140,16 +141,16 @@ def _compact(x: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def _cut(samples: int, seed: int, source: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The sample numbers for training and those for testing."""
+    """Return the sample numbers for training and those for testing."""
     if samples < 2:
-        raise DataError(f"{source}: one sample cannot be cut into a part for training and one for testing")
+        raise DataError(f"{source}: a single sample cannot be split into a training part and a test part")
     order = generator(seed, "test").permutation(samples)
     tested = max(1, round(TEST_SHARE * samples))
     return np.sort(order[tested:]), np.sort(order[:tested])
 
 
-def _later(samples: Samples, task: TaskSettings, source: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The windows for training and those for testing: the last of each series, and none in both by a single step."""
+def _split_windows(samples: Samples, task: TaskSettings, source: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the windows for training and those for testing: the last of each series, without a common step."""
     machine = np.zeros(len(samples), np.int64) if samples.machine is None else samples.machine
     apart = -(-((task.steps or 1) + task.horizon) // task.stride) - 1
     train: list[NDArray[np.int64]] = []
@@ -161,20 +162,20 @@ def _later(samples: Samples, task: TaskSettings, source: str) -> tuple[NDArray[n
         test.append(mine[begins:])
     if not sum(map(len, train)):
         raise DataError(
-            f"{source}: its series are too short for windows to train on and later ones to test on: lower task.steps, "
-            "or give an NPZ file with x_train and x_test"
+            f"{source}: its series are too short for training windows and later test windows: lower task.steps, "
+            "or provide an NPZ file with x_train and x_test"
         )
     return np.concatenate(train), np.concatenate(test)
 
 
 def _groups(what: NDArray[np.generic] | None, source: str, samples: Samples) -> NDArray[np.int64] | None:
-    """Users or domains of the samples as numbers: their own, or places in the sorted names; of series, by series."""
+    """Return users or domains as numbers: integers as they are, names by sorted position; of series, by series."""
     if what is None:
         return None
     kept, machine = samples.kept, samples.machine
     by_series = machine is not None and what.shape == (len(samples.machines),)
     if what.shape != kept.shape and not by_series:
-        raise DataError(f"{source}: {len(kept)} samples have users or domains of the shape {what.shape}, not one each")
+        raise DataError(f"{source}: {len(kept)} samples have users or domains of shape {what.shape}, not one each")
     labels, which = distinct(what, f"{source} (users or domains)")
     numbers = np.array(range(len(labels)) if isinstance(labels[0], str) else labels, np.int64)[which]
     return numbers[machine] if by_series and machine is not None else numbers[kept]

@@ -1,4 +1,4 @@
-"""Finding a data set by its name or path."""
+"""Finds data sets by name or path."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ import numpy as np
 
 from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings import DIGITS
-from coordinator.jobs.task_data import asked_task
-from fleet_sim.datasets import idx
+from coordinator.jobs.task_data import task_from_settings
+from fleet_sim.datasets import file_formats
 from fleet_sim.datasets.data_set import DataSet, Found, in_order
-from fleet_sim.datasets.domains import read_domains
-from fleet_sim.datasets.made.registry import MADE
-from fleet_sim.datasets.npz import read_npz
+from fleet_sim.datasets.file_formats import read_domains, read_npz
+from fleet_sim.datasets.synthetic_sets import MADE
 from fleet_sim.datasets.torchvision_sets import SETS, read_torchvision
 from sojourn.data.column_names import in_job_order
-from sojourn.data.image_survey import domains_of
+from sojourn.data.images import domains_of
 from sojourn.data.samples import content_of
 from sojourn.data.source import DataSettings, on_scale, read_content
 from sojourn.errors import ConfigError, DataError
@@ -31,22 +30,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from coordinator.jobs.settings import JobData
-    from coordinator.jobs.task_settings import TaskSettings
-    from fleet_sim.datasets.made.registry import MadeSet
+    from coordinator.jobs.settings_tables import TaskSettings
+    from fleet_sim.datasets.synthetic_sets import MadeSet
     from sojourn.protocol.spec import InputSpec, TableSpec
     from sojourn.protocol.task import TaskSpec
 
 FOLDER = "SOJOURN_DATA"
 """The environment variable that names the folder of data sets."""
 _USUAL = "data"
-"""Where torchvision's users keep theirs; looked at when the variable is not set."""
+"""The usual folder of torchvision's users, searched if the variable is not set."""
 _DIGITS = tuple(str(digit) for digit in range(10))
 _DEBIAN = Path("/usr/share/datasets")
 
 
 @dataclass(frozen=True)
 class KnownDataSet:
-    """A data set that is known by name: its classes, other names of its files, and how to come by it."""
+    """A data set known by name: its classes, alternative file names, and how to obtain it."""
 
     classes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -56,7 +55,7 @@ class KnownDataSet:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a set may be, how to see whether it is there, and how it is read."""
+    """A possible location of a set, with functions to check and to read it."""
 
     path: Path
     there: Callable[[Path], bool]
@@ -80,7 +79,7 @@ _KNOWN = {
 NAMES = (DIGITS, *MADE, *sorted(_KNOWN))
 
 
-def _as_it_is(path: str) -> DataSettings:
+def _unscaled(path: str) -> DataSettings:
     return DataSettings(path=path)
 
 
@@ -89,27 +88,30 @@ def load(
     folder: Path | None = None,
     *,
     seed: int = 0,
-    how: Callable[[str], DataSettings] = _as_it_is,
+    how: Callable[[str], DataSettings] = _unscaled,
     wanted: InputSpec | None = None,
     task: TaskSettings | None = None,
     data: JobData | None = None,
 ) -> DataSet:
-    """A data set by its name, or by the path of an NPZ or CSV file, an image folder, or a folder of IDX files.
+    """Return a data set by its name, or by the path of an NPZ or CSV file, an image folder, or a folder of IDX files.
 
-    Names are looked for in `folder`; without it, in the folder that SOJOURN_DATA names, or in ./data. `seed` decides
-    which fifth of the samples is for testing where a set has no test part. `how` says for a path how a device would
-    read it, and `wanted` in which size images are read; unless given, all must have one. `task` is what is learnt,
-    and `data` what a job says of samples; unless given, what a set by name is for, and else a class.
+    Names are searched in `folder`, by default in the folder named by SOJOURN_DATA, or in ./data. `seed` selects the
+    fifth
+    of the samples used for testing if a set has no test part. For paths, `how` sets how a device would read the file,
+    and
+    `wanted` the size of images; by default all must have the same size. `task` and `data` are a job's settings; by
+    default
+    those of the named set, otherwise classification.
     """
     if (made := made_set(name)) is not None:
         return _made(made, seed, task)
-    learnt = None if task is None or task.plain else asked_task(task)
-    own, found = _find(name, folder, how, wanted, learnt, data.asked if data else None)
+    learned = None if task is None or task.plain else task_from_settings(task)
+    own, found = _find(name, folder, how, wanted, learned, data.listed_columns if data else None)
     return in_order(own, _scaled(found, how(name)), seed, task, data)
 
 
 def made_set(name: str) -> MadeSet | None:
-    """The set of that name, if it is one that is made here."""
+    """Return the generated set of that name, if there is one."""
     return next((made for known, made in MADE.items() if _plain(known) == _plain(name)), None)
 
 
@@ -120,7 +122,7 @@ def _made(made: MadeSet, seed: int, task: TaskSettings | None) -> DataSet:
     if task is None or task.kind == data.kind:
         return data
     if task.kind != "reconstruction":
-        raise ConfigError(f"{data.name} is for {data.kind}, and task.kind is {task.kind!r}: leave it out")
+        raise ConfigError(f"the task of {data.name} is {data.kind}, but task.kind is {task.kind!r}: omit it")
     y, y_test = (np.zeros(len(part), np.int64) for part in (data.x_train, data.x_test))
     return replace(data, y_train=y, y_test=y_test, classes=(), names=(), window=None, kind="reconstruction")
 
@@ -133,7 +135,7 @@ def _find(
     task: TaskSpec | None = None,
     table: TableSpec | None = None,
 ) -> tuple[str, Found]:
-    """The set's own name, and what its source holds."""
+    """Return the set's canonical name, and the contents of its source."""
     if _plain(name) == DIGITS:
         source = "scikit-learn's digits"
         train, test = (content_of(*digits_split(train=train), _DIGITS, source) for train in (True, False))
@@ -150,7 +152,7 @@ def _find(
 
 
 def _scaled(found: Found, settings: DataSettings) -> Found:
-    """What was found on the scale that is asked for."""
+    """Return the samples on the requested scale."""
     test = found.test and replace(found.test, x=on_scale(found.test.x, settings))
     return replace(found, train=replace(found.train, x=on_scale(found.train.x, settings)), test=test)
 
@@ -160,14 +162,14 @@ def _by_path(
 ) -> Found:
     text = path.suffix == ".txt" or (task is not None and task.kind == "tokens" and path.is_dir())
     if path.is_dir() and not text:
-        if idx.is_there(path):
-            return idx.read_folder(path, settings.class_names)
+        if file_formats.is_there(path):
+            return file_formats.read_folder(path, settings.class_names)
         if not any(each.is_dir() for each in path.iterdir()):
             raise DataError(f"{path} is a folder without the four IDX files and without folders of images")
         if domains := domains_of(path):
             return read_domains(path, list(domains), settings, wanted)
     if path.is_dir() or path.suffix.lower() == ".csv" or text:
-        unscaled = msgspec.structs.replace(settings, scale=None)  # that is done for all sources in one place
+        unscaled = msgspec.structs.replace(settings, scale=None)  # done for all sources in one place
         unscaled = msgspec.structs.replace(unscaled, format="text") if text else unscaled
         return Found(read_content(unscaled, "train", wanted, task=task, table=table))
     found = read_npz(path, settings.class_names)
@@ -175,21 +177,21 @@ def _by_path(
 
 
 def _places(name: str, folder: Path) -> Iterator[_Place]:
-    """Where a set may be, in the order of preference."""
+    """Return the possible locations of a set, in order of preference."""
     known = _KNOWN.get(name, KnownDataSet())
     for path in _alike(name, folder, ".npz"):
         yield _Place(path, Path.is_file, partial(read_npz, path, known.classes))
     below = _alike(name, folder)
     if known.idx:
         for path in (each for one in (*below, _DEBIAN / name) for each in (one / "raw", one)):
-            yield _Place(path, idx.is_there, partial(idx.read_folder, path, known.classes))
+            yield _Place(path, file_formats.is_there, partial(file_formats.read_folder, path, known.classes))
     if name in SETS:
         for root in (folder, *below):
             yield _Place(root / SETS[name].below, Path.exists, partial(read_torchvision, root, SETS[name]))
 
 
 def _alike(name: str, folder: Path, suffix: str = "") -> list[Path]:
-    """The entries of a folder that are called like this, however dashes and capitals are written; one at least."""
+    """Return the entries of a folder with this name, ignoring dashes and case; at least one."""
     there = sorted(folder.iterdir()) if folder.is_dir() else []
     alike = [path for path in there if path.suffix == suffix and _plain(path.stem) in _names(name)]
     return alike or [folder / f"{name}{suffix}"]
@@ -207,8 +209,8 @@ def _absent(name: str, folder: Path) -> str:
     looked = ", ".join(str(place.path) for place in _places(name, folder))
     names = ", ".join(NAMES)
     torchvisions = name in SETS or _KNOWN.get(name, KnownDataSet()).idx
-    files = f"{name}.npz (arrays x and y){' or the files that torchvision keeps' if torchvisions else ''}"
+    files = f"{name}.npz (arrays x and y){' or torchvision files' if torchvisions else ''}"
     what = f"{name} is not on this machine" if name in NAMES else f"there is no data set {name!r}"
     how = _KNOWN.get(name, KnownDataSet()).get
-    do = f"{how}put {files} into the folder that {FOLDER} names, or give the path of an NPZ"
-    return f"{what}; looked for {looked}. What to do: {do}. Known by name: {names}"
+    do = f"{how}put {files} into the folder that {FOLDER} names, or use the path of an NPZ"
+    return f"{what}; searched {looked}. To fix this: {do}. Known names: {names}"

@@ -1,4 +1,4 @@
-"""torchvision's data sets, where they are on disk already."""
+"""Reads torchvision's data sets that are already on disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.models.torchvision_import import torchvision_datasets
+from coordinator.models.torchvision_models import torchvision_datasets
 from fleet_sim.datasets.data_set import Found
 from sojourn.data.samples import content_of
 from sojourn.errors import DataError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TorchvisionSet:
-    """A class of torchvision.datasets: what it finds below its root, and how its two parts are asked for."""
+    """A class of torchvision.datasets: its folder below the root, and the arguments that select its two parts."""
 
     kind: str
     below: str
@@ -45,11 +45,11 @@ SETS = {
     "svhn": TorchvisionSet("SVHN", "train_32x32.mat", *_SPLIT),
     "usps": TorchvisionSet("USPS", "usps.bz2", *_FLAG),
 }
-"""Those that give each image one label, and images of one size."""
+"""The sets with one label per image, and images of one size."""
 
 
 def read_torchvision(root: Path, which: TorchvisionSet) -> Found:
-    """A set below a root folder, as torchvision reads it."""
+    """Read a set below a root folder, as torchvision does."""
     train = _part(root, which, which.train)
     test = _part(root, which, which.test) if which.test is not None else None
     classes = tuple(str(name) for name in getattr(train, "classes", ()))
@@ -65,8 +65,8 @@ def _part(root: Path, which: TorchvisionSet, wanted: Mapping[str, Any]) -> Any:
         return getattr(torchvision_datasets(), which.kind)(str(root), download=False, **wanted)
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise DataError(
-            f"{root / which.below} is not what torchvision's {which.kind} expects: files are missing or damaged "
-            f"({type(error).__name__}); get the set again"
+            f"{root / which.below} is not a valid folder of torchvision's {which.kind}: files are missing or damaged "
+            f"({type(error).__name__}); download the set again"
         ) from error
 
 
@@ -77,7 +77,7 @@ def _arrays(part: Any, root: Path) -> tuple[NDArray[np.generic], NDArray[np.gene
         labels.append(int(label))
         if images[-1].shape != images[0].shape:
             raise DataError(
-                f"{root}: images differ in size ({images[0].shape}, {images[-1].shape}); bring them to one size in an "
-                "NPZ file with arrays x and y, and give its path"
+                f"{root}: images differ in size ({images[0].shape}, {images[-1].shape}); convert them to one size in "
+                "an NPZ file with arrays x and y, and use its path"
             )
     return np.stack(images), np.array(labels, np.int64)

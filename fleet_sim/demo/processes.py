@@ -1,29 +1,25 @@
-"""The roles of a fleet as processes of this machine, each with a log of its own."""
+"""The roles of a fleet as local processes, each with its own log."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from sojourn.brokers.run import die_with_parent
 from sojourn.errors import MachineError
+from sojourn.processes import last_lines, start_program, wait_or_kill
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
     from types import TracebackType
 
 GRACE = 8.0
-"""Seconds for a process to end by itself after it was asked to."""
-LAST_LINES = 12
+"""Seconds for a process to end after it was asked to."""
 
 
 class Processes:
-    """Processes that end with the `with` block, whatever happens in it."""
+    """Processes that are stopped at the end of the `with` block, also after an error."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -37,52 +33,37 @@ class Processes:
         """Start `sojourn` with these arguments."""
         self._starting = True
         try:
-            with self._log(name).open("wb") as output:
-                self._running[name] = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "sojourn.cli", *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    # Ctrl-C is for us: we end them in good order.
-                    start_new_session=True,
-                    preexec_fn=die_with_parent(),  # noqa: PLW1509  # one system call, in a library that is loaded already
-                )
+            command = [sys.executable, "-P", "-m", "sojourn.cli", *arguments]
+            self._running[name] = start_program(command, self._log(name))
         finally:
             self._starting = False
         self._stop_if_interrupted()
 
     def interrupt(self, _number: int, _frame: object) -> None:
-        """The handler of signals: Python prints and swallows what is raised in the middle of a fork, so that waits."""
+        """Handle a signal after a running fork: Python prints and ignores exceptions raised during a fork."""
         self._interrupted = True
         if not self._starting:
             raise KeyboardInterrupt
 
     def check(self) -> None:
-        """Make sure that all of them still run, and that nobody wants them to end."""
+        """Raise an error if a process has ended, or if the user has interrupted the demo."""
         self._stop_if_interrupted()
         for name, process in self._running.items():
             if (code := process.poll()) is not None:
                 log = self._log(name)
-                raise MachineError(f"{name} ended with code {code}; the end of {log}:\n{_last_lines(log)}")
+                raise MachineError(f"{name} exited with code {code}; the end of {log}:\n{last_lines(log)}")
 
     def _stop_if_interrupted(self) -> None:
         if self._interrupted:
             raise KeyboardInterrupt
 
     def stop(self) -> None:
-        """End them, all at the same time, those that were started last first."""
+        """Stop all processes in parallel, in reverse order of their start."""
         for process in reversed(self._running.values()):
             process.terminate()
         deadline = time.monotonic() + GRACE
         for process in self._running.values():
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            # What it started and left behind, like a model being compiled, is in its group.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            wait_or_kill(process, max(0.0, deadline - time.monotonic()))
         self._running.clear()
 
     def _log(self, name: str) -> Path:
@@ -93,8 +74,3 @@ class Processes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
-
-
-def _last_lines(log: Path) -> str:
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return "\n".join(f"  {line}" for line in text.splitlines()[-LAST_LINES:])

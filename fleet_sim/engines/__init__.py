@@ -1,4 +1,4 @@
-"""Who trains the visits of simulated devices: one interface, several engines."""
+"""Training engines for the visits of simulated devices, behind one interface."""
 
 from fleet_sim.engines.choosing import choose
 from fleet_sim.engines.engine import Engine, Network, Outcome, Shards

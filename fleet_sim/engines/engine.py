@@ -1,17 +1,18 @@
-"""What an engine is, what it is made of, and what comes of a visit. Engines with torch load it when they are made."""
+"""The interface of a training engine: its data, the outcome of a visit, and counters of its work."""
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from edge_agent.training.work import Train, Trained
+from edge_agent.training.messages import Train, Trained
 from sojourn.data.samples import Content, Samples, fit, numeric, shaped
 from sojourn.errors import DataError
-from sojourn.node.machine import Did, DidNot
+from sojourn.node.machine import WorkDone, WorkFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,19 +20,41 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edge_agent.training.work import Warm
-    from fleet_sim.engines.spent import Spent
+    from edge_agent.training.messages import Warm
     from sojourn.protocol.spec import Kit
     from sojourn.protocol.task import TaskSpec
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
 
+@dataclass
+class Spent:
+    """Counters of an engine; worker threads update them, too.
+
+    visits: trained or failed visits. together: visits whose steps ran together with others. training: seconds of the
+    trainers' processor time. waiting: seconds that the simulation waited for results.
+    """
+
+    visits: int = 0
+    together: int = 0
+    training: float = 0.0
+    waiting: float = 0.0
+    _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, *, visits: int = 0, together: int = 0, training: float = 0.0, waiting: float = 0.0) -> None:
+        """Add to the counters."""
+        with self._lock:
+            self.visits += visits
+            self.together += together
+            self.training += training
+            self.waiting += waiting
+
+
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """The data set, once, and which of its samples each device has.
+    """The data set, and the sample numbers of each device.
 
-    `y` are places in `classes`; of a task of another kind, targets in its shape.
+    `y` are indices into `classes`; for other kinds of tasks, targets in the task's shape.
     """
 
     x: NDArray[Any]
@@ -40,7 +63,7 @@ class Shards:
     rows: Mapping[str, NDArray[np.int64]]
 
     def samples(self, device: str, kit: Kit) -> Samples:
-        """What the device would read from its own file: labels by name, in the graph's shape, x as compact as it is."""
+        """Return the samples a device would read from its file: labels by name, x compact and in the graph's shape."""
         rows = self.rows_of(device)
         share = f"{device}'s share of the data set"
         if not kit.task or kit.task.kind == "classification":
@@ -48,7 +71,7 @@ class Shards:
         return _targeted(self.x[rows], self.y[rows], kit, kit.task, share)
 
     def rows_of(self, device: str) -> NDArray[np.int64]:
-        """Which samples the device has."""
+        """Return the sample numbers of a device."""
         rows = self.rows.get(device)
         if rows is None:
             raise DataError(f"the data set has no share for a device {device!r}")
@@ -56,9 +79,9 @@ class Shards:
 
 
 def _targeted(x: NDArray[Any], y: NDArray[Any], kit: Kit, task: TaskSpec, share: str) -> Samples:
-    """Samples with targets of a task's shape; whoever made the data set has cut its windows already."""
+    """Return samples with targets of a task's shape; the data set's windows are already cut."""
     if not len(x):
-        raise DataError(f"{share} holds no samples")
+        raise DataError(f"{share} contains no samples")
     rows = shaped(numeric(x, kit.input, share), kit.input.shape, share)
     if task.target is None:
         normal = y.reshape(len(y)) == 0
@@ -67,32 +90,32 @@ def _targeted(x: NDArray[Any], y: NDArray[Any], kit: Kit, task: TaskSpec, share:
         y = np.ascontiguousarray(y, task.target.dtype).reshape(len(x), *task.target.shape)
         normal = np.ones(len(x), np.bool_)
     if not len(rows):
-        raise DataError(f"{share} holds no sample that can be used")
+        raise DataError(f"{share} contains no usable samples")
     return Samples(rows, y, (), normal)
 
 
 @dataclass(frozen=True)
 class Network:
-    """The torch module that a kit was compiled from, its normalisation and loss: a kit itself holds only graphs."""
+    """The torch module that a kit was compiled from, with its normalisation and loss; a kit holds only graphs."""
 
     module: Any
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     batchnorm: Literal["merge", "frozen"] = "merge"
     learning: Any = None
-    """What is learnt, where it is not simply one class of several (`coordinator.compiling.learning`)."""
+    """The learning task, if it is not a plain classification (`coordinator.compiling.losses`)."""
 
     @property
     def size(self) -> int:
-        """How many numbers are trained."""
+        """The number of trainable parameters."""
         return sum(tensor.numel() for tensor in self.module.parameters() if tensor.requires_grad)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a visit went, and the blobs it made, by digest: they belong in the device's store."""
+    """The result of a visit, and its new blobs by digest, which belong in the device's store."""
 
-    event: Did | DidNot
+    event: WorkDone | WorkFailed
     blobs: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
@@ -100,22 +123,22 @@ class Engine(Protocol):
     """Trains visits of any device."""
 
     spent: Spent
-    """What it has done so far."""
+    """Counters of its work so far."""
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
-        """Begin a visit whose blobs are in the device's store; whoever wants its result waits for it."""
+        """Start a visit whose blobs are in the device's store; the caller awaits its result."""
 
     def close(self) -> None:
-        """End all that was started."""
+        """Stop all work."""
 
 
 def kit_of(work: Train | Warm) -> Ref:
-    """The reference of the kit that a visit or a warm-up uses."""
+    """Return the reference of the kit that a visit or a warm-up uses."""
     return work.visit.kit if isinstance(work, Train) else work.kit
 
 
 def brought(work: Train | Warm, blobs: BlobStore) -> dict[bytes, bytes]:
-    """The blobs that the work needs besides its kit; what is gone is left out, and training then fails by name."""
+    """Return the blobs the work needs in addition to its kit; training reports the missing ones."""
     found: dict[bytes, bytes] = {}
     if isinstance(work, Train):
         for ref in (*work.visit.vectors.values(), *work.memory.values()):
@@ -124,8 +147,8 @@ def brought(work: Train | Warm, blobs: BlobStore) -> dict[bytes, bytes]:
     return found
 
 
-def outcome_of(event: Did | DidNot, blobs: BlobStore) -> Outcome:
-    """The event, with the blobs that it refers to."""
-    made = event.outcome if isinstance(event, Did) else None
+def outcome_of(event: WorkDone | WorkFailed, blobs: BlobStore) -> Outcome:
+    """Return the event with the blobs that it references."""
+    made = event.outcome if isinstance(event, WorkDone) else None
     refs = [*made.vectors.values(), *made.memory.values()] if isinstance(made, Trained) else []
     return Outcome(event, {ref.digest: blobs.read(ref.digest) for ref in refs})

@@ -1,4 +1,4 @@
-"""The connection to a cluster of Ray: one that is there, or one on this machine for this run alone."""
+"""The connection to a Ray cluster: an existing one, or a local one for this run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 from sojourn.errors import ConfigError, MachineError
 
 LOCAL = "local"
-KNOCK = 5.0
-"""Seconds in which whoever listens at an address must answer; Ray itself would try for a quarter of an hour."""
-ROOM = 256 << 20
-"""Bytes in the object store of a cluster of our own, besides the data set: for models and kits."""
+CONNECT_TIMEOUT = 5.0
+"""Timeout of the connection test in seconds; Ray itself would retry for a quarter of an hour."""
+STORE_BYTES = 256 << 20
+"""Bytes in the object store of a local cluster in addition to the data set, for models and kits."""
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _SETTINGS = 4
 _QUIET = {
@@ -35,23 +35,23 @@ class Cluster:
     ray: Any
     address: str
     ours: bool
-    """Whether the connection is ours to end."""
+    """Whether this process opened the connection, so that it may close it."""
     folder: str = ""
-    """Where a cluster of our own keeps its logs and sockets, until it ends."""
+    """Folder of a local cluster's logs and sockets, removed at its end."""
 
     @property
     def cpus(self) -> int:
-        """How many CPUs it has."""
+        """The number of CPUs."""
         return int(self.ray.cluster_resources().get("CPU", 0))
 
     @property
     def free(self) -> int:
-        """How many of them nobody uses."""
+        """The number of unused CPUs."""
         return int(self.ray.available_resources().get("CPU", 0))
 
     @property
     def machines(self) -> int:
-        """How many nodes it has."""
+        """The number of machines."""
         return sum(node["Alive"] for node in self.ray.nodes())
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Cluster:
         return f"{self.machines} machine{'s' if self.machines > 1 else ''} of the cluster at {self.address}"
 
     def leave(self) -> None:
-        """End the connection, and the cluster if it was started for this run."""
+        """Close the connection, and stop the cluster if it was started for this run."""
         if self.ours:
             self.ray.shutdown()
         if self.folder:
@@ -68,23 +68,23 @@ class Cluster:
 
 
 def join(address: str, cpus: int, data: int) -> Cluster:
-    """Connect to `address` or, where nobody names one, start a cluster for so many CPUs and bytes of data."""
+    """Connect to `address`; without one, start a local cluster with this many CPUs and bytes of data."""
     place = _named(address)
     if "://" in place:
         raise ConfigError(
             f"simulation.ray = {place!r}: Ray's client is not supported; start the simulation on one of the cluster's "
-            f"machines and say ray = 'auto'"
+            f"machines and set ray = 'auto'"
         )
     if place not in {LOCAL, "auto"}:
-        _knock(place)
+        _test_connection(place)
     ray = _ray(local=place == LOCAL)
     if ray.is_initialized():
         return Cluster(ray, ray.get_runtime_context().gcs_address, ours=False)
     folder = ""
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if place == LOCAL:
-        folder = _own_folder()
-        how |= {"num_cpus": cpus, "num_gpus": 0, "object_store_memory": data + ROOM, "_temp_dir": folder}
+        folder = _local_folder()
+        how |= {"num_cpus": cpus, "num_gpus": 0, "object_store_memory": data + STORE_BYTES, "_temp_dir": folder}
         how |= {"include_dashboard": False}
     cluster = Cluster(ray, place, ours=True, folder=folder)
     try:
@@ -92,58 +92,58 @@ def join(address: str, cpus: int, data: int) -> Cluster:
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         cluster.leave()
         cause = error.__cause__ or error
-        raise MachineError(f"no cluster of Ray at {place!r}: {str(cause).strip() or type(cause).__name__}") from error
+        raise MachineError(f"no Ray cluster at {place!r}: {str(cause).strip() or type(cause).__name__}") from error
     except BaseException:
         cluster.leave()
         raise
     return Cluster(ray, ray.get_runtime_context().gcs_address, ours=True, folder=folder)
 
 
-def _own_folder() -> str:
-    """A new folder for a cluster of our own: in the one that Ray's variable names, which need not exist yet."""
-    # A socket's path has at most 103 characters, and the usual folder of macOS leaves too few of them.
+def _local_folder() -> str:
+    """Create a folder for a local cluster, below RAY_TMPDIR if that is set; it need not exist yet."""
+    # A socket's path is limited to 103 characters, and the default folder of macOS leaves too few of them.
     place = os.environ.get("RAY_TMPDIR") or "/tmp"  # noqa: S108  # mkdtemp makes a private folder in it
     try:
-        os.makedirs(place, exist_ok=True)  # noqa: PTH103  # Ray itself takes the path as it stands
+        os.makedirs(place, exist_ok=True)  # noqa: PTH103  # the path must be the one Ray uses
         return tempfile.mkdtemp(prefix="ray-", dir=place)
     except OSError as error:
         raise MachineError(
-            f"Ray cannot keep its files in {place!r}: {error.strerror}; name another folder in RAY_TMPDIR"
+            f"Ray cannot write to {place!r}: {error.strerror}; set RAY_TMPDIR to another folder"
         ) from error
 
 
 def _named(address: str) -> str:
-    """The address that is meant: as given, else as Ray's own variable says, else none."""
+    """Return the configured address, otherwise that of Ray's environment variable, otherwise an empty one."""
     usual = os.environ.get("RAY_ADDRESS", "")
     return (usual or "auto") if address == "auto" else address or usual or LOCAL
 
 
 def _ray(*, local: bool) -> Any:
-    """The package; it reads much of its environment when it is imported, so that is set before."""
+    """Import Ray; it reads its environment at import, so that is set first."""
     os.environ.update(_QUIET)
     if local:
-        # No more than the loopback interface, as Ray does on other systems; and nobody else on this machine either.
+        # Bind only to the loopback interface, as Ray does on other systems, so that only this machine can connect.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         if "RAY_AUTH_MODE" not in os.environ:
             os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
     else:
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
-    import ray  # noqa: PLC0415  # takes a second, and what it reads must be set before
+    import ray  # noqa: PLC0415  # slow, and its environment must be set first
 
     return ray
 
 
-def _knock(address: str) -> None:
-    """Make sure that somebody at the address speaks HTTP/2, as Ray does; encrypted, only that somebody listens."""
+def _test_connection(address: str) -> None:
+    """Check that an HTTP/2 server answers at the address, as Ray's does; with TLS, only that the port is open."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
-        raise ConfigError(f"simulation.ray = {address!r}: write host:port, auto, or nothing for this machine alone")
+        raise ConfigError(f"simulation.ray = {address!r}: write host:port, auto, or leave it empty for a local cluster")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), KNOCK) as door:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT) as connection:
             if os.environ.get("RAY_USE_TLS", "0") == "0":
-                door.sendall(_PREFACE)
-                answer = door.recv(9, socket.MSG_WAITALL)
+                connection.sendall(_PREFACE)
+                answer = connection.recv(9, socket.MSG_WAITALL)
                 if len(answer) < 9 or answer[3] != _SETTINGS:
-                    raise MachineError(f"what listens at {address} is not a cluster of Ray")
+                    raise MachineError(f"the server at {address} is not a Ray cluster")
     except (OSError, OverflowError) as error:
-        raise MachineError(f"no cluster of Ray answers at {address}: {error}; is it started (ray start)?") from error
+        raise MachineError(f"no Ray cluster answers at {address}: {error}; start it with `ray start`") from error

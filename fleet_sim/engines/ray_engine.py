@@ -1,8 +1,8 @@
-"""The device's own trainer on many machines: actors of Ray, of one CPU and one thread each.
+"""The device's own trainer on many machines: Ray actors with one CPU and one thread each.
 
-Every machine of the cluster needs the same versions of sojourn, onnxruntime and numpy, installed where its Ray runs:
-nothing is uploaded, and an actor with others is refused. CPUs of different kinds may still round differently, as they
-would in a fleet of different devices; the kit's probe bounds by how much.
+Every machine of the cluster needs the same versions of sojourn, onnxruntime and numpy; nothing is uploaded, and actors
+with other versions are refused. Different CPUs may round differently, as in a fleet of different devices; the kit's
+probe bounds the difference.
 """
 
 from __future__ import annotations
@@ -17,39 +17,38 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from fleet_sim.engines.engine import Outcome
-from fleet_sim.engines.frames import VisitAnswer, event_of
+from fleet_sim.engines.engine import Outcome, Spent
 from fleet_sim.engines.ray_cluster import join
-from fleet_sim.engines.ray_visit_trainer import RayVisitTrainer, versions
-from fleet_sim.engines.spent import Spent
+from fleet_sim.engines.ray_worker import RayVisitTrainer, versions
 from fleet_sim.engines.visit_queue import CACHE, VisitQueue, WorkerCache
+from fleet_sim.engines.worker_messages import VisitAnswer, event_of
 from sojourn.errors import MachineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from edge_agent.training.work import Train, Warm
+    from edge_agent.training.messages import Train, Warm
     from fleet_sim.engines.engine import Shards
     from fleet_sim.engines.visit_queue import QueuedVisit
     from sojourn.store.blobs import BlobStore
 
-PATIENCE = 60.0
-"""Seconds that an actor may take until it is there; then nobody waits for it alone."""
+START_TIMEOUT = 60.0
+"""Timeout of an actor's start in seconds; after it, training starts without the actor."""
 TICK = 0.2
-"""Seconds between two looks at an actor that is not there yet."""
+"""Seconds between two checks of an actor that has not started."""
 _answers = msgspec.msgpack.Decoder(VisitAnswer)
 log = logging.getLogger(__name__)
 
 
 class RayEngine:
-    """Trains in actors of Ray, on one machine or many. An actor that dies fails its visit and is replaced.
+    """Trains in Ray actors on one or more machines. An actor that dies fails its visit and is replaced.
 
-    An actor that finds no free CPU joins when there is one. While there is no actor at all, visits fail.
+    An actor without a free CPU joins when there is one. While there is no actor at all, visits fail.
     """
 
     def __init__(self, shards: Shards, cores: int, workers: int = 0, address: str = "") -> None:
-        """Take `workers` CPUs of the cluster at `address`, or all; a cluster of its own has `cores` of them."""
+        """Use `workers` CPUs of the cluster at `address`, or all; a local cluster has `cores` of them."""
         self._shards = shards
         self.spent = Spent()
         self._queue = VisitQueue(spent=self.spent)
@@ -62,7 +61,7 @@ class RayEngine:
 
     @property
     def where(self) -> str:
-        """How many actors train and on which cluster, as a sentence's end."""
+        """The number of actors and the cluster, as the end of a sentence."""
         return f"{len(self._threads)} actor{'s' if len(self._threads) > 1 else ''} on {self._cluster}"
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
@@ -70,7 +69,7 @@ class RayEngine:
         return self._queue.add(self._shards, device, key, work, blobs)
 
     def close(self) -> None:
-        """End all actors; visits that wait are cancelled, those under way fail."""
+        """Stop all actors; waiting visits are cancelled, running ones fail."""
         self._queue.close(self._threads)
         self._threads.clear()
         self._cluster.leave()
@@ -78,7 +77,7 @@ class RayEngine:
     def _begin(self, count: int) -> None:
         ray, shards = self._cluster.ray, self._shards
         if not count:
-            raise MachineError(f"Ray's cluster at {self._cluster.address} has no CPUs")
+            raise MachineError(f"the Ray cluster at {self._cluster.address} has no CPUs")
         free = max(1, self._cluster.free)
         data = ray.put((np.ascontiguousarray(shards.x), np.ascontiguousarray(shards.y)))
         kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(RayVisitTrainer)
@@ -86,35 +85,35 @@ class RayEngine:
         for _ in range(count):
             thread = _ActorThread(self._queue, lambda: _Actor(ray, kind.remote(data, shards.classes), stored), ready)
             self._threads.append(thread)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + START_TIMEOUT
         while len(ready) < min(count, free) and time.monotonic() < until:
             self._refuse()
             time.sleep(TICK / 4)
         self._refuse()
         if not ready:
             raise MachineError(
-                f"of the {self._cluster.cpus} CPUs of Ray's cluster none was free for {PATIENCE:g} s "
-                f"(`ray status` says who uses them)"
+                f"none of the {self._cluster.cpus} CPUs of the Ray cluster was free for {START_TIMEOUT:g} s "
+                f"(`ray status` shows what uses them)"
             )
         if len(ready) < count:
-            log.warning("%d of %d actors are there; the others join when a CPU is free", len(ready), count)
+            log.warning("%d of %d actors have started; the others join when a CPU is free", len(ready), count)
 
     def _refuse(self) -> None:
-        """Raise MachineError where a machine of the cluster has other versions, or cannot train."""
+        """Raise MachineError if a machine of the cluster has other versions, or cannot train."""
         for thread in self._threads:
             if thread.refused:
                 raise MachineError(thread.refused)
 
 
 class _StoredBlobs:
-    """Blobs in Ray's object store: each is sent to a machine once, whichever of its actors need it."""
+    """Blobs in Ray's object store, each sent at most once to a machine."""
 
     def __init__(self, ray: Any) -> None:
         self._ray, self._lock = ray, threading.Lock()
         self._refs: dict[bytes, tuple[Any, int]] = {}
 
     def refs(self, blobs: Mapping[bytes, bytes]) -> list[Any]:
-        """Where these blobs lie; those that were wanted last stay."""
+        """Return references to these blobs; the most recently used blobs are kept."""
         with self._lock:
             for digest, data in blobs.items():
                 there = digest in self._refs
@@ -126,7 +125,7 @@ class _StoredBlobs:
 
 
 class _Actor:
-    """An actor, which may not have started yet, and which blobs it has."""
+    """An actor, which may not have started yet, and the digests of its blobs."""
 
     def __init__(self, ray: Any, actor: Any, stored: _StoredBlobs) -> None:
         self._ray, self._actor, self._stored = ray, actor, stored
@@ -136,25 +135,25 @@ class _Actor:
         self.born = time.monotonic()
 
     def there(self) -> bool:
-        """Whether the actor has started, or has failed to start."""
+        """Whether the actor has started or failed to start."""
         done, _ = self._ray.wait([self._about], timeout=TICK)
         return bool(done)
 
     def objection(self) -> str:
-        """Why it cannot be used; RayError where it died before it could answer."""
+        """Return why it cannot be used; raise RayError if it died before it could reply."""
         try:
             machine, theirs = self._ray.get(self._about)
         except self._ray.exceptions.RayTaskError as error:
             reason = str(error).strip().splitlines()[-1]
-            return f"a machine of Ray's cluster cannot train: {reason}; is the same sojourn installed on all of them?"
+            return f"a machine of the Ray cluster cannot train: {reason}; is the same sojourn installed on all of them?"
         here = versions()
         differ = [f"{name} {theirs[name]} ({here[name]} here)" for name in here if theirs[name] != here[name]]
         if not differ:
             return ""
-        return f"machine {machine!r} of Ray's cluster has {', '.join(differ)}: install the same everywhere"
+        return f"machine {machine!r} of the Ray cluster has {', '.join(differ)}: install the same versions everywhere"
 
     def train(self, visit: QueuedVisit) -> Outcome:
-        """Have the visit trained; RayError when the actor is no more, KeyError when a blob is gone."""
+        """Train the visit; raise RayError if the actor has died, KeyError if a blob is missing."""
         fresh, forget = self._cache.update(visit)
         request = msgspec.msgpack.encode(visit.request({}, forget))
         answered = self._actor.train.remote(request, tuple(fresh), *self._stored.refs(fresh))
@@ -162,30 +161,30 @@ class _Actor:
         return Outcome(event_of(visit.key, answer), answer.blobs)
 
     def kill(self) -> None:
-        """End the actor at once."""
+        """Kill the actor."""
         self._ray.kill(self._actor)
 
 
 class _ActorThread(threading.Thread):
-    """Takes visits from the queue and has one actor train them, as long as the engine is open."""
+    """Takes visits from the queue and trains them in an actor, until the engine is closed."""
 
     def __init__(self, queue: VisitQueue, make: Callable[[], _Actor], ready: set[_ActorThread]) -> None:
-        """`make` starts an actor; `ready` are the threads whose actors have started, shared by all of an engine."""
+        """`make` starts an actor; `ready` is the set of threads with started actors, shared by the engine."""
         super().__init__(name="ray", daemon=True)
         self._queue, self._make, self._ready, self._open = queue, make, ready, True
         self._lock = threading.Lock()
         self._actor = make()
         self.refused = ""
-        """Why this actor may not train, once that is known."""
+        """Why this actor was refused; empty if it was not."""
         self.start()
 
     def run(self) -> None:
-        """Work until the queue is closed. While no actor at all is ready, fail the visits that wait."""
+        """Work until the queue is closed. While no actor is ready, fail the waiting visits."""
         while self._open:
             try:
                 if self in self._ready or self._begun():
                     visits = self._queue.get()
-                elif self._ready or time.monotonic() < self._actor.born + PATIENCE:
+                elif self._ready or time.monotonic() < self._actor.born + START_TIMEOUT:
                     continue
                 else:
                     visits = self._queue.get(timeout=TICK)
@@ -199,7 +198,7 @@ class _ActorThread(threading.Thread):
                 visit.future.set_result(self._trained(visit) if self in self._ready else self._untrained(visit))
 
     def end(self) -> None:
-        """End the actor, whatever it does, and start no other."""
+        """Kill the actor, and start no other."""
         with self._lock:
             self._open = False
             self._actor.kill()
@@ -227,19 +226,19 @@ class _ActorThread(threading.Thread):
         try:
             return self._actor.train(visit)
         except KeyError as error:
-            return visit.failed(f"a blob is gone: {error}")
+            return visit.failed(f"missing blob: {error}")
         except self._actor.failures as error:
             died = type(error).__name__
             if self._replace():
-                log.warning("%s: the actor died (%s), another takes its place", visit.name, died)
+                log.warning("%s: the actor died (%s); starting another", visit.name, died)
             return visit.failed(f"the actor that trained it died ({died})")
 
     def _untrained(self, visit: QueuedVisit) -> Outcome:
-        why = self.refused or f"no CPU of Ray's cluster was free for {PATIENCE:g} s"
+        why = self.refused or f"no CPU of the Ray cluster was free for {START_TIMEOUT:g} s"
         return visit.failed(f"no actor can be started: {why}")
 
     def _replace(self) -> bool:
-        """Begin anew with another actor, unless the engine is closed."""
+        """Start another actor, unless the engine is closed."""
         self._ready.discard(self)
         with self._lock:
             self._actor.kill()

@@ -1,4 +1,4 @@
-"""Where torch computes: a device by its name, how arrays get there, and how much of them fits."""
+"""A torch device: selection by name, transfer of arrays, and limits of its memory."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ STREAMS: dict[str, Callable[[torch.device], Any]] = {
     "cuda": torch.cuda.Stream,
     "cpu": lambda _device: torch.cpu.Stream(),
 }
-"""How a stream is made, where a device has any; that of a CPU does nothing, and is there so that calls are the same."""
+"""How to create a stream, if the device type has streams; a CPU's stream does nothing and keeps calls uniform."""
 _NO_ROOM = ("out of memory", "can't allocate memory")
-"""What is in the words of errors that are not torch's own: those of mps and of a CPU."""
+"""Texts in the out-of-memory errors of mps and of the CPU, which have no special type."""
 
 
 class TorchPlace:
-    """A device of torch, with a stream of its own: work of one engine does not wait for that of another.
+    """A torch device with its own stream, so that engines do not wait for each other.
 
-    threads: how many of the CPU's work here; 0 for as many as torch takes itself.
+    threads: the number of CPU threads; 0 for torch's default.
     """
 
     def __init__(self, name: str = "cpu", threads: int = 0) -> None:
@@ -41,7 +41,7 @@ class TorchPlace:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """While this is open, torch works on the stream and with the threads of this place."""
+        """A context manager that selects this place's stream and threads."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads or threads)
         try:
@@ -51,50 +51,50 @@ class TorchPlace:
             torch.set_num_threads(threads)
 
     def tensor(self, array: NDArray[np.generic]) -> Tensor:
-        """An array as a tensor here; on the CPU they share their memory, and cuda copies while the program goes on."""
-        # torch has no tensors that are only to be read.
+        """Return an array as a tensor on the device; on the CPU they share memory, on cuda the copy is asynchronous."""
+        # torch has no read-only tensors.
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-        if self.device.type == "cuda":  # only pinned memory is copied beside other work
+        if self.device.type == "cuda":  # only pinned memory is copied asynchronously
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
     def free(self) -> None:
-        """Give memory back that is kept for later: pieces of another size are wanted now."""
+        """Free cached memory, because pieces of another size follow."""
         if hasattr(self._calls, "empty_cache"):
             self._calls.empty_cache()
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether there was too little memory for what torch was asked to do."""
+    """Return whether an error of torch means that memory was insufficient."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error).lower() for words in _NO_ROOM)
 
 
 class SampleLimit:
-    """How many samples go through models at once: all, until memory did not suffice; then half of what was too many."""
+    """The number of samples processed at once: all, until memory is insufficient; then half of the failed number."""
 
     def __init__(self, place: TorchPlace) -> None:
         self._place = place
-        self._most: int | None = None
+        self._limit: int | None = None
 
     def fitting(self, samples: int, compute: Callable[[int], Result]) -> Result:
-        """What `compute` gives, which is told how many samples it may take at once: fewer, after it found no room."""
+        """Call `compute` with a maximum number of samples, reduced until memory suffices, and return its result."""
         while True:
-            most = min(samples, self._most or samples)
+            limit = min(samples, self._limit or samples)
             try:
-                return compute(most)
+                return compute(limit)
             except RuntimeError as error:
-                if most <= 1 or not is_out_of_memory(error):
+                if limit <= 1 or not is_out_of_memory(error):
                     raise
-                self._most = most // 2
+                self._limit = limit // 2
                 log.warning(
-                    "%s has too little memory for %s samples at once: going on with %s, which is slower",
+                    "%s has too little memory for %s samples at once: continuing with %s, which is slower",
                     self._place.device,
-                    f"{most:,}",
-                    f"{self._most:,}",
+                    f"{limit:,}",
+                    f"{self._limit:,}",
                 )
-            self._place.free()  # here, for the error held on to what was computed so far
+            self._place.free()  # freed here, because the error held references to partial results
 
 
-def pieces(length: int, most: int) -> list[slice]:
-    """Slices of at most so many, one after another."""
-    return [slice(first, first + most) for first in range(0, length, most)]
+def pieces(length: int, limit: int) -> list[slice]:
+    """Return slices of at most this many samples."""
+    return [slice(first, first + limit) for first in range(0, length, limit)]

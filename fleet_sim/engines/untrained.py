@@ -1,8 +1,8 @@
-"""No training at all: visits of the right size in no time, for plans of time and bytes.
+"""An engine without training for plans of time and traffic: results have the right size and take no time.
 
-A model comes back as it went, but for its first numbers, which hold the device's class mix, and the last that is
-trained, which is different for every visit: so blobs are new, as after training, and `UntrainedGraphs` answers as a
-device's model would that has learnt its own mix exactly. Arrangers then see the devices about as they would after
+The returned model equals the input, except for its first numbers, which hold the device's class mix, and its last
+trainable number, which differs for every visit; therefore blobs are new, as after training. `UntrainedGraphs` predicts
+like a model that has learned the device's class mix exactly, so that arrangers see about the same devices as after
 training.
 """
 
@@ -17,17 +17,15 @@ import numpy as np
 
 from edge_agent.training.descent import EpochResult, Prepared, metrics, steps_of
 from edge_agent.training.estimates import class_counts, estimate, estimate_result, trains
-from edge_agent.training.handover import companions_of, memory_of, model_of, save_model
-from edge_agent.training.reasons import Unsupported
+from edge_agent.training.messages import Train, Trained, Warm, Warmed
 from edge_agent.training.trainer import attempt, begin, visit_result
-from edge_agent.training.work import Train, Trained, Warm, Warmed
-from fleet_sim.engines.engine import Outcome, brought, outcome_of
-from fleet_sim.engines.spent import Spent
+from edge_agent.training.visit_vectors import Unsupported, companions_of, memory_of, model_of, save_model
+from fleet_sim.engines.engine import Outcome, Spent, brought, outcome_of
 from sojourn.errors import DataError, Fault
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs
-from sojourn.model.lengths import spec_of_vector
 from sojourn.model.strata import strata_of
+from sojourn.model.vectors import spec_of_vector
 from sojourn.parts import OwnObjective, name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
@@ -45,21 +43,21 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
-STEEP = 1e30
-RARE = 0.01
+HUGE_SLOPE = 1e30
+SMOOTHING = 0.01
 """Added to a device's samples of each class, since 0 has no logarithm."""
 
 
 class UntrainedGraphs(Graphs):
-    """Answers every sample alike: with the class mix that an untrained visit left in the model."""
+    """Predicts the class mix stored in the model by an untrained visit, whatever the sample."""
 
     @property
-    def cuts(self) -> bool:
-        """Never: nothing is made of samples."""
+    def has_trunk(self) -> bool:
+        """Return False: samples have no features."""
         return False
 
     def outputs(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """The class mix in the model's first numbers, for each sample; of a task without classes, nothing."""
+        """Return the class mix in the model's first numbers for each sample; for tasks without classes, zeros."""
         if self.task:
             return np.zeros((len(x), *self.task.output), np.float32)
         answers = np.zeros(len(self._kit.classes), np.float32)
@@ -72,11 +70,11 @@ class UntrainedGraphs(Graphs):
         vector: NDArray[np.float32],
         x: NDArray[np.generic],
         y: NDArray[np.generic],
-        beside: Sequence[NDArray[np.float32]] = (),
+        reference_models: Sequence[NDArray[np.float32]] = (),
     ) -> NDArray[np.float64]:
-        """Of a task without classes: less where the device has more of the stratum that a sample is of."""
+        """For tasks without classes, return a lower loss for strata in which the device has more samples."""
         if not self.task:
-            return super().losses(vector, x, y, beside)
+            return super().losses(vector, x, y, reference_models)
         mix = np.zeros(self.task.strata.count)
         held = vector[: len(mix)].astype(np.float64)
         mix[: len(held)] = held
@@ -88,22 +86,22 @@ class UntrainedGraphs(Graphs):
         x: NDArray[np.generic],
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
-        beside: Sequence[NDArray[np.float32]] = (),
+        reference_models: Sequence[NDArray[np.float32]] = (),
         streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32]]:
-        """As steep as can be: where nothing is learnt, no way is too long for the gate."""
-        del vector, x, y, noise, beside, streams
-        return 1.0, np.full(self._kit.model.learnt, STEEP, np.float32)
+        """Return a huge gradient: without learning, no update is too long for the gate."""
+        del vector, x, y, noise, reference_models, streams
+        return 1.0, np.full(self._kit.model.learned, HUGE_SLOPE, np.float32)
 
     def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> float:
-        """Always the same: where nothing is learnt, nothing gets worse."""
+        """Return a constant: without learning, nothing gets worse."""
         del vector, x, y
         return 1.0
 
 
 @dataclass(frozen=True)
 class _Share:
-    """A device's samples, of which nothing is needed but their number and classes."""
+    """A device's samples, reduced to their number and classes."""
 
     y: NDArray[Any]
 
@@ -111,19 +109,19 @@ class _Share:
         return len(self.y)
 
     def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
-        """Refuse: a plan trains nothing."""
-        raise Fault(f"{len(index)} samples of {dtype} were asked for in a plan")
+        """Raise an error: a plan trains nothing."""
+        raise Fault(f"a plan requested {len(index)} samples of {dtype}")
 
 
 class UntrainedEngine:
-    """When `start` returns, the visit is over; only the virtual clock knows how long it took."""
+    """When `start` returns, the visit is finished; only the virtual clock knows its duration."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards, self.spent = shards, Spent()
         self._kits: dict[bytes, Kit] = {}
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
-        """Make up the outcome of a visit."""
+        """Create the outcome of a visit."""
         store, done = MemoryBlobs(), Future[Outcome]()
         for digest, data in brought(work, blobs).items():
             store.put(data, digest)
@@ -142,7 +140,7 @@ class UntrainedEngine:
 
 @dataclass(frozen=True)
 class _UntrainedVisit:
-    """The trainer of one device for one visit, which makes up the outcome."""
+    """The trainer of one device for one visit, which creates the outcome."""
 
     shards: Shards
     device: str
@@ -154,7 +152,7 @@ class _UntrainedVisit:
         """Report what the device would report, with other numbers in its model."""
         kit = self.kit(work.kit.digest if isinstance(work, Warm) else work.visit.kit.digest)
         rows = self.shards.rows_of(self.device)
-        # By their values samples without classes fall into strata.
+        # Samples without classes are assigned to strata by their values.
         share: Batches = _Share(self.shards.y[rows]) if not kit.task else self.shards.samples(self.device, kit)
         if not len(share):
             raise DataError(f"{self.device} has no samples")
@@ -175,26 +173,26 @@ class _UntrainedVisit:
             return estimate_result(visit, self.blobs, prepared, start_and_end, passed)
         if not visit.task.objective.one_descent and not isinstance(visit.task.objective, OwnObjective):
             sent = {"model": save_model(self.blobs, *start_and_end, visit.task, spec)}
-            sent |= {name: self._told(name, visit, prepared) for name in visit.task.objective.tells}
+            sent |= {name: self._reported(name, visit, prepared) for name in visit.task.objective.reports}
             return Trained(sent, len(prepared.samples), metrics(passed), None, {})
         memory, remembered = memory_of(work, self.blobs, spec)
         received = companions_of(visit, self.blobs, prepared.kit)
         objective = begin(visit.task.objective, spec, start, received, memory)
         if objective is None:
-            raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
+            raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not available here")
         return visit_result(visit, self.blobs, prepared, start_and_end, objective, passed, remembered)
 
-    def _told(self, name: str, visit: Visit, prepared: Prepared) -> Ref:
-        """A vector of the length of what the device would tell; nothing is known of its data."""
+    def _reported(self, name: str, visit: Visit, prepared: Prepared) -> Ref:
+        """Return a vector of the length of the device's report; its data is unknown."""
         spec = spec_of_vector(name, visit.task.objective, prepared.kit)
         return vectors.save(self.blobs, np.zeros(spec.size, np.float32), "float32", spec)
 
     def _model_with_mix(self, start: NDArray[np.float32], prepared: Prepared) -> NDArray[np.float32]:
-        counts = np.array(class_counts(prepared)) + RARE
+        counts = np.array(class_counts(prepared)) + SMOOTHING
         end = start.copy()
         mix = np.log(counts / counts.sum())[: len(end)]
         end[: len(mix)] = mix
-        end[prepared.kit.model.learnt - 1] += (
+        end[prepared.kit.model.learned - 1] += (
             int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:3], "little") / 2**24
         )
         return end

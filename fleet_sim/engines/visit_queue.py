@@ -1,4 +1,4 @@
-"""Visits that wait for workers in other processes, and which blobs each worker keeps for the next visit."""
+"""The queue of visits for workers in other processes, and the blob cache of each worker."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import numpy as np
 
-from edge_agent.training.work import Train, name_of_work
-from fleet_sim.engines.engine import Outcome, brought, kit_of
-from fleet_sim.engines.frames import PoolVisit, VisitRequest
-from fleet_sim.engines.spent import Spent
+from edge_agent.training.messages import Train, name_of_work
+from fleet_sim.engines.engine import Outcome, Spent, brought, kit_of
+from fleet_sim.engines.worker_messages import PoolVisit, VisitRequest
 from sojourn.errors import DataError
-from sojourn.node.machine import DidNot
+from sojourn.node.machine import WorkFailed
 from sojourn.protocol.messages import map_refs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from edge_agent.training.work import Warm
-    from fleet_sim.engines.arena import Place
+    from edge_agent.training.messages import Warm
     from fleet_sim.engines.engine import Shards
+    from fleet_sim.engines.shared_memory import Place
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
 CACHE = 32 << 20
-"""Bytes of blobs that a worker keeps for the next visit: a round hands the same model to many devices."""
+"""Bytes of blobs that a worker caches: a round sends the same model to many devices."""
 
 TURNS = 2
-"""Groups of gathered visits for each worker: one that the system holds up leaves its second turn to the others."""
+"""Groups of brief visits per worker: if a worker is slow, the others take its second group."""
 
 
 @dataclass(frozen=True)
 class QueuedVisit:
-    """A visit that waits for a worker or is being trained by one."""
+    """A visit that waits for a worker or is being trained."""
 
     future: Future[Outcome]
     device: str
@@ -53,56 +52,56 @@ class QueuedVisit:
     def of(
         cls, future: Future[Outcome], shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore
     ) -> QueuedVisit:
-        """The visit with its vectors and sample numbers; DataError where the device has no share of the data set."""
+        """Return the visit with its vectors and sample numbers; raise DataError if the device has no data."""
         rows = np.ascontiguousarray(shards.rows_of(device), np.int64).tobytes()
-        return cls(future, device, key, rows, _bare(work), brought(work, blobs), blobs)
+        return cls(future, device, key, rows, _without_blobs(work), brought(work, blobs), blobs)
 
     @property
     def name(self) -> str:
-        """The visit in a line of the log."""
+        """The visit's name in the log."""
         return name_of_work(self.key, self.work)
 
     @property
     def needs(self) -> tuple[bytes, ...]:
-        """The digests of all that the worker must have: the kit first."""
+        """The digests of all blobs that the worker must have, the kit first."""
         return kit_of(self.work).digest, *self.blobs
 
     def read(self, digest: bytes) -> bytes:
-        """A blob that the visit needs; KeyError where it is gone."""
+        """Return a blob that the visit needs; raise KeyError if it is missing."""
         return self.blobs[digest] if digest in self.blobs else self.store.read(digest)
 
     def pool_visit(self, room: tuple[Place, ...]) -> PoolVisit:
-        """The visit as a worker of the pool gets it, with places for what it makes."""
+        """Return the visit for a worker of the pool, with places for its results."""
         return PoolVisit(self.device, self.key, self.rows, self.work, self.needs, room)
 
     def request(self, blobs: dict[bytes, bytes], forget: tuple[bytes, ...]) -> VisitRequest:
-        """The message to a worker, with these blobs."""
+        """Return the message to a worker, with these blobs."""
         return VisitRequest(self.device, self.key, self.rows, self.work, blobs, self.needs, forget)
 
     def failed(self, why: str) -> Outcome:
-        """The outcome of a visit that could not be trained."""
-        return Outcome(DidNot(self.key, "failed", why))
+        """Return the outcome of a visit that could not be trained."""
+        return Outcome(WorkFailed(self.key, "failed", why))
 
 
 class VisitTaker(Protocol):
-    """A thread that takes visits from a queue and has one worker train them."""
+    """A thread that takes visits from a queue and trains them in one worker."""
 
     def end(self) -> None:
-        """End the worker, whatever it does, and start no other."""
+        """Stop the worker immediately, and start no other."""
 
     def join(self) -> None:
         """Wait until the thread has ended."""
 
 
 class VisitQueue:
-    """Visits wait in one queue, in groups; whichever worker is free takes the next group.
+    """A queue of groups of visits; a free worker takes the next group.
 
-    A visit is a group of its own and waits for nobody, unless it is added as a brief one. Brief visits gather until
-    somebody asks for the result of one, or until there are enough for all workers; they are then dealt out evenly.
+    A visit is its own group, unless it is added as a brief one. Brief visits accumulate until a result of one is
+    requested, or until there are enough for all workers; they are then distributed evenly.
     """
 
     def __init__(self, workers: int = 1, together: int = 1, spent: Spent | None = None) -> None:
-        """Deal brief visits out to so many workers, at most `together` in a group."""
+        """Distribute brief visits over this many workers, at most `together` per group."""
         self._workers, self._together, self.spent = workers, together, spent or Spent()
         self._waiting: SimpleQueue[list[QueuedVisit] | None] = SimpleQueue()
         self._gathering: list[QueuedVisit] = []
@@ -111,12 +110,12 @@ class VisitQueue:
     def add(
         self, shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore, *, brief: bool = False
     ) -> Future[Outcome]:
-        """Put a visit into the queue; one of a device without a share of the data set is over at once."""
+        """Queue a visit; it finishes immediately if the device has no share of the data set."""
         future = _AwaitedOutcome(self)
         try:
             visit = QueuedVisit.of(future, shards, device, key, work, blobs)
         except DataError as error:
-            future.set_result(Outcome(DidNot(key, "data", str(error))))
+            future.set_result(Outcome(WorkFailed(key, "data", str(error))))
             return future
         if not brief:
             self._waiting.put([visit])
@@ -129,7 +128,7 @@ class VisitQueue:
         return future
 
     def deal(self) -> None:
-        """Hand the gathered visits to the workers, in groups of about the same size: some turns for each worker."""
+        """Send the accumulated visits to the workers, in several groups of similar size per worker."""
         with self._lock:
             gathered, self._gathering = self._gathering, []
             if gathered:
@@ -139,18 +138,18 @@ class VisitQueue:
                     self._waiting.put(gathered[first::groups])
 
     def add_again(self, visits: Sequence[QueuedVisit]) -> None:
-        """Have visits trained once more, each for itself."""
+        """Queue visits again, each as its own group."""
         for visit in visits:
             self._waiting.put([visit])
 
     def get(self, timeout: float | None = None) -> list[QueuedVisit] | None:
-        """The next visits, waited for; None when there will be no more. After so many seconds `queue.Empty`."""
+        """Wait for the next visits; None after closing; raise `queue.Empty` after a timeout."""
         return self._waiting.get(timeout=timeout)
 
     def close(self, takers: Sequence[VisitTaker]) -> None:
-        """Cancel the visits that wait, end all takers with their workers, and wait for them."""
+        """Cancel waiting visits, stop all takers with their workers, and wait for them."""
         self.deal()
-        with suppress(Empty):  # a taker may take the last one meanwhile
+        with suppress(Empty):  # a taker may take the last one concurrently
             while True:
                 for visit in self._waiting.get_nowait() or ():
                     visit.future.cancel()
@@ -163,14 +162,14 @@ class VisitQueue:
 
 
 class _AwaitedOutcome(Future[Outcome]):
-    """A future that has gathered visits trained when somebody asks for its result, and counts how long that waited."""
+    """A future that sends accumulated visits when its result is requested, and counts the waiting time."""
 
     def __init__(self, queue: VisitQueue) -> None:
         super().__init__()
         self._queue = queue
 
     def result(self, timeout: float | None = None) -> Outcome:
-        """The outcome, waited for."""
+        """Wait for the outcome."""
         if self.done():
             return super().result(timeout)
         self._queue.deal()
@@ -182,15 +181,15 @@ class _AwaitedOutcome(Future[Outcome]):
 
 
 class WorkerCache:
-    """Which blobs a worker has from earlier visits, those that were needed last at the end."""
+    """The blobs that a worker has from earlier visits, most recently used last."""
 
     def __init__(self) -> None:
         self._sizes: dict[bytes, int] = {}
 
     def update(self, visit: QueuedVisit) -> tuple[dict[bytes, bytes], tuple[bytes, ...]]:
-        """Note that the worker gets a visit: the blobs to send with it, and the digests of those that it drops.
+        """Record that the worker gets a visit; return the blobs to send, and the digests of those to drop.
 
-        KeyError where a blob is gone that has to be sent; nothing is noted then.
+        Raise KeyError if a blob to send is missing; nothing is recorded in that case.
         """
         fresh = {digest: visit.read(digest) for digest in dict.fromkeys(visit.needs) if digest not in self._sizes}
         return fresh, self._make_room(fresh, visit.needs)
@@ -207,12 +206,12 @@ class WorkerCache:
         return tuple(forgotten)
 
 
-def _bare(work: Train | Warm) -> Train | Warm:
-    """The work without blobs that ride along: they are in the store, and are sent once."""
+def _without_blobs(work: Train | Warm) -> Train | Warm:
+    """Return the work without inline blobs: they are in the store, and are sent once."""
     if isinstance(work, Train):
-        return msgspec.structs.replace(work, visit=map_refs(work.visit, _bare_ref))
-    return msgspec.structs.replace(work, kit=_bare_ref(work.kit))
+        return msgspec.structs.replace(work, visit=map_refs(work.visit, _without_inline))
+    return msgspec.structs.replace(work, kit=_without_inline(work.kit))
 
 
-def _bare_ref(ref: Ref) -> Ref:
+def _without_inline(ref: Ref) -> Ref:
     return msgspec.structs.replace(ref, inline=None) if ref.inline else ref

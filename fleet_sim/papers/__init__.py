@@ -1,1 +1,1 @@
-"""Tables of papers, run again from their folders: `sojourn papers`."""
+"""Reproduces tables of papers from their folders: `sojourn papers`."""

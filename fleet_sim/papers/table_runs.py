@@ -1,4 +1,4 @@
-"""Runs all that a table compares, one after another; what is done stays done, and the page is written after each."""
+"""Runs all simulations of a table one after another; finished ones are kept, and the page is written after each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.time_left import describe_time_left
+from coordinator.console.job_progress import describe_time_left
 from coordinator.results.folder import CONFIG, ResultFolder
-from coordinator.results.task_figures import figure_in
+from coordinator.results.job_metrics import metric_in
 from fleet_sim.console.comparing import Comparison, rows_of_run, runs_of
 from fleet_sim.console.simulating import write
-from fleet_sim.papers.kept_results import KeptRun, digest_of, kept_course, read_kept, strategy_digest, write_kept
-from fleet_sim.papers.local_training import training_by_method
-from fleet_sim.papers.table_page import PAGE, write_page
+from fleet_sim.papers.paper_table import KeptRun, digest_of, kept_course, read_kept, strategy_digest, write_kept
+from fleet_sim.papers.table_page import PAGE, training_by_method, write_page
 from sojourn.errors import ConfigError
-from sojourn.protocol.figure_names import OWN, VOTE
+from sojourn.protocol.metric_names import OWN, VOTE
 from sojourn.settings import nearest
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableRuns:
-    """Which runs of a table are wanted, where their folders go, and what the command line changes (who trains)."""
+    """The selected runs of a table, the folder of their results, and the engine settings of the command line."""
 
     folder: Path
     table: PaperTable
@@ -47,7 +46,7 @@ class TableRuns:
         return [file.stem for file in self.files]
 
     def wanted(self) -> list[ComparedRun]:
-        """The runs to do: seed by seed, so that a table that is stopped has all methods of its first seeds."""
+        """Return the runs seed by seed, so that an interrupted table has all methods of its first seeds."""
         for name in self.methods:
             if name not in self.names:
                 raise ConfigError(
@@ -59,19 +58,19 @@ class TableRuns:
 
 
 def reproduce(it: TableRuns, console: Console) -> None:
-    """Run what is wanted and not there yet; write the page after each run."""
+    """Run what is missing; write the page after each run."""
     methods = training_by_method(it.files)
-    files = {file.stem: digest_of(file) for file in it.files}  # now: somebody may write in one while a run goes on
+    files = {file.stem: digest_of(file) for file in it.files}  # checked now, because files may change during a run
     runs, kept = it.wanted(), read_kept(it.folder)
     made_of = {_key(run): (files[run.group], strategy_digest(run.simulation.read().parts())) for run in runs}
     missing = [run for run in runs if (known := kept.get(_key(run))) is None or not known.is_of(*made_of[_key(run)])]
-    write(console, f"{it.table.title}: {len(runs)} runs, {len(runs) - len(missing)} of them done before.")
+    write(console, f"{it.table.title}: {len(runs)} runs, {len(runs) - len(missing)} of them already done.")
     began = time.monotonic()
     for at, run in enumerate(missing):
         left = describe_time_left(_left(missing[at:], kept, at, time.monotonic() - began))
         write(console, f"{run.name} ({at + 1} of {len(missing)}){f', {left}' if left else ''}", "bold")
         found = _done(run, it, made_of[_key(run)], console)
-        kept = {**read_kept(it.folder), _key(run): found}  # another process may do other runs of the table
+        kept = {**read_kept(it.folder), _key(run): found}  # another process may run other parts of the table
         write_kept(it.folder, kept.values())
         write_page(it.folder, it.table, methods, kept)
     if not missing:
@@ -84,26 +83,26 @@ def _key(run: ComparedRun) -> tuple[str, int]:
 
 
 def _done(run: ComparedRun, it: TableRuns, made_of: tuple[str, str], console: Console) -> KeptRun:
-    """Do one run, or go on with it, and tell what it came to.
+    """Run or resume one simulation, and return its results.
 
-    made_of: digests of its job file, and of its strategy as it is in this version.
+    made_of: digests of its job file, and of its strategy in this version.
     """
     folder = it.output / run.folder
     resumed, began = (folder / CONFIG).exists(), time.monotonic()
     rows = rows_of_run(run, folder, console, f"sojourn papers {it.folder.name}", resume=True)
     seconds = 0.0 if resumed else float(round(time.monotonic() - began))
     today = dt.datetime.now(dt.UTC).date().isoformat()
-    figure = ResultFolder(folder, resume=True).task.main
+    metric = ResultFolder(folder, resume=True).task.main
     visits, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))
-    course = kept_course(rows, figure)
-    own, vote = (figure_in(rows[-1], begins + figure) for begins in (OWN, VOTE))
-    return KeptRun(*_key(run), today, seconds, figure, own, vote, course, visits, lost, *made_of)
+    course = kept_course(rows, metric)
+    own, vote = (metric_in(rows[-1], begins + metric) for begins in (OWN, VOTE))
+    return KeptRun(*_key(run), today, seconds, metric, own, vote, course, visits, lost, *made_of)
 
 
 def _left(
     missing: Sequence[ComparedRun], kept: Mapping[tuple[str, int], KeptRun], done: int, took: float
 ) -> float | None:
-    """Seconds for the runs that are left: as long as the same method took before, or as all took on average."""
+    """Estimate the remaining seconds: as long as the same method took before, or the average of all."""
     known: dict[str, list[float]] = {}
     for (method, _), run in kept.items():
         if run.seconds:

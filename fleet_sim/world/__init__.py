@@ -1,1 +1,1 @@
-"""The fleet that is not there: every node on a virtual clock, when devices come and go, and how long visits take."""
+"""The simulated world: every node on a virtual clock, the availability of devices, and the duration of visits."""

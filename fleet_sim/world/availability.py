@@ -1,4 +1,4 @@
-"""When devices are there, under the virtual clock: a function of the plan, the device, the time and the seed alone."""
+"""Availability of devices on the virtual clock: a function of the plan, the device, the time and the seed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Hour = Annotated[float, msgspec.Meta(ge=0, le=24)]
 
 
 class DutyCycle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """There for `on` of every `of` seconds, each device with a phase of its own."""
+    """Online for `on` of every `of` seconds, with a different phase for each device."""
 
     on: Positive
     of: Positive
 
 
 class Diurnal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """There from one hour of the day to another, over midnight too; 0 to 24, and equal hours, are all day.
+    """Online between two hours of the day, also across midnight; 0 to 24, or equal hours, mean all day.
 
     The virtual clock starts at midnight. Each device's day is shifted by up to half of `spread` hours either way.
     """
@@ -40,16 +40,16 @@ class Diurnal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Leaving(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Gone for good: a device is among those who leave with this chance, at some time in the first `within` seconds."""
+    """Leaving permanently: each device leaves with this probability, at a random time in the first `within` seconds."""
 
     chance: Chance
     within: Positive
 
 
 class Availability(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`[availability]` of a simulation: a device is there when all of these say so.
+    """`[availability]` of a simulation: a device is online when all of these conditions hold.
 
-    dropout: the chance that a visit fails, whenever it is; see `fails`.
+    dropout: the probability that a visit fails, at any time; see `fails`.
     """
 
     duty_cycle: DutyCycle | None = None
@@ -59,31 +59,31 @@ class Availability(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def is_available(plan: Availability, device: str, now: float, seed: int) -> bool:
-    """Whether the device is there now."""
+    """Return whether the device is online."""
     return now < _leaves(plan, device, seed) and all(
         window.start(now) <= now < window.end(now) for window in _windows(plan, device, seed)
     )
 
 
 def next_change(plan: Availability, device: str, now: float, seed: int) -> float:
-    """The next time at which the device may come or go, never later than it does; infinity when it is settled."""
+    """Return a lower bound of the next time the device may come or go; infinity if it never changes again."""
     leaves = _leaves(plan, device, seed)
     if now >= leaves:
         return inf
     windows = _windows(plan, device, seed)
-    # Away, it cannot be back before all that keeps it away is over.
+    # An offline device cannot return before all reasons for its absence have ended.
     if closed := [window.after(now) for window in windows if now >= window.end(now)]:
         return min(leaves, max(closed))
     return min([leaves, *(window.after(now) for window in windows)])
 
 
 def fails(plan: Availability, device: str, visit: str, seed: int) -> bool:
-    """Whether this visit fails on this device; another attempt is another visit, and has another chance."""
+    """Return whether this visit fails on this device; each attempt is a separate visit with its own draw."""
     return _share(seed, "dropout", device, visit) < plan.dropout
 
 
 def presence(plan: Availability, device: str, seed: int, until: float) -> Iterator[tuple[float, bool]]:
-    """When the device comes (True) and goes (False) before `until`; it starts at 0 as if it had been there."""
+    """Yield when the device comes (True) and goes (False) before `until`; it starts at 0 as online."""
     now, there = 0.0, True
     while now < until:
         if is_available(plan, device, now, seed) is not there:
@@ -93,24 +93,24 @@ def presence(plan: Availability, device: str, seed: int, until: float) -> Iterat
 
 
 def objection(plan: Availability, device: str, seed: int, clock: Callable[[], float]) -> Objection:
-    """For an agent that stays connected but works only when it is there."""
+    """Return why the device is unavailable, for an agent that stays connected but works only when available."""
     return lambda: None if is_available(plan, device, clock(), seed) else ("hours", "not at this time")
 
 
 class RestartableFleet(Protocol):
-    """Nodes that can be started and ended by name, under one clock."""
+    """Nodes on one clock that can be started and killed by name."""
 
     world: World
 
     def start(self, name: str) -> None:
-        """Start a node, with what its store holds."""
+        """Start a node with the contents of its store."""
 
     def kill(self, name: str) -> None:
-        """End a node at once, without a farewell to its peers."""
+        """Kill a node without notice to its peers."""
 
 
 def follow(fleet: RestartableFleet, plan: Availability, devices: Iterable[str], seed: int) -> None:
-    """Let these devices of a running fleet come and go from now on: they vanish, and are started again."""
+    """Make these devices of a running fleet come and go: they are killed and started again."""
     for device in devices:
         _follow(fleet, plan, device, seed, there=True)
 
@@ -122,14 +122,14 @@ def _follow(fleet: RestartableFleet, plan: Availability, device: str, seed: int,
         (fleet.start if is_there else fleet.kill)(device)
     after = next_change(plan, device, now, seed)
     if after < inf:
-        # Should rounding wake it a little early, nothing has changed yet, and the rest of the way is exact.
+        # If rounding wakes it slightly early, nothing has changed yet, and the remaining wait is exact.
         fleet.world.later(after - now, lambda: _follow(fleet, plan, device, seed, there=is_there))
 
 
 class _Window(msgspec.Struct, frozen=True):
-    """There for `on` of every `of` seconds, the first time from -`phase` on.
+    """Online for `on` of every `of` seconds, starting at -`phase`.
 
-    Whether a device is there and when that changes come from the same sums, so that they agree to the last bit.
+    Availability and its next change are computed from the same sums, so that they agree to the last bit.
     """
 
     on: float
@@ -137,15 +137,15 @@ class _Window(msgspec.Struct, frozen=True):
     phase: float
 
     def start(self, now: float) -> float:
-        """When the period that holds this time began."""
+        """Return the start of the period that contains this time."""
         return self._start(self._period(now))
 
     def end(self, now: float) -> float:
-        """Until when the device is there in the period that holds this time."""
+        """Return the end of the online time in the period that contains this time."""
         return self.start(now) + self.on if self.on < self.of else inf
 
     def after(self, now: float) -> float:
-        """The next time after this one at which the device comes or goes."""
+        """Return the next time the device comes or goes."""
         if self.on >= self.of:
             return inf
         return self.end(now) if now < self.end(now) else self._start(self._period(now) + 1)
@@ -155,7 +155,7 @@ class _Window(msgspec.Struct, frozen=True):
 
     def _period(self, now: float) -> int:
         guess = floor((now + self.phase) / self.of)
-        if now < self._start(guess):  # rounding may be off by one, either way
+        if now < self._start(guess):  # rounding may be off by one in either direction
             return guess - 1
         return guess + 1 if now >= self._start(guess + 1) else guess
 
@@ -179,5 +179,5 @@ def _leaves(plan: Availability, device: str, seed: int) -> float:
 
 
 def _share(seed: int, *names: str) -> float:
-    """A number in [0, 1) that depends on the seed and the names alone."""
+    """Return a number in [0, 1) that depends only on the seed and the names."""
     return derive(seed, *names) / (1 << 53)

@@ -1,4 +1,4 @@
-"""A simulation between two rounds, on the disk: what every node would find in its store after a power cut."""
+"""A simulation on disk between two rounds: what every node would find in its store after a power cut."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.records import ENDED
 from fleet_sim.world.memory_fleet import CLOUD
 from fleet_sim.world.world import no_collections
 from sojourn.errors import ConfigError
-from sojourn.store.files import written_beside
+from sojourn.store.files import open_atomic
 from sojourn.store.journal import MemoryStore
 from sojourn.store.memory_blobs import MemoryBlobs
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 FILE = "checkpoint.bin"
 PAUSE = 2.0
-"""Seconds of real time between two checkpoints of a small fleet: so much work is lost at most."""
+"""Minimum seconds of real time between two checkpoints of a small fleet, which bounds the lost work."""
 BYTES_PER_SECOND = 10 << 20
-"""A large checkpoint is written more rarely, by this speed, so that writing takes a small share of the time."""
+"""Larger checkpoints are written less often, as if at this speed, so that writing takes a small share of the time."""
 
 
 class NodeKept(msgspec.Struct, frozen=True, array_like=True):
-    """A node's journal as one snapshot, and the blobs that it refers to."""
+    """A snapshot of a node's journal, and the blobs that it references."""
 
     snapshot: bytes
     blobs: list[bytes]
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """All nodes at one moment; a blob that many of them have is here once."""
+    """All nodes at one moment; a blob shared by several nodes is stored once."""
 
     clock: float
     nodes: dict[str, NodeKept]
@@ -46,14 +46,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def save(fleet: VirtualFleet, folder: Path) -> None:
-    """Write all nodes down, unless that was done just now; the checkpoint of before stays until this one is whole."""
+    """Save all nodes, unless this was just done; the previous checkpoint is kept until the new one is complete."""
     if _ended(fleet) or _is_due(folder / FILE):
-        with no_collections(), written_beside(folder / FILE) as file:
+        with no_collections(), open_atomic(folder / FILE) as file:
             file.writelines(_pieces(_gathered(fleet)))
 
 
 def _gathered(fleet: VirtualFleet) -> Checkpoint:
-    """All nodes as they are now."""
+    """Return the current state of all nodes."""
     nodes, blobs = dict[str, NodeKept](), dict[bytes, bytes]()
     for name, simulated in fleet.nodes.items():
         machine, store = simulated.node.machine, fleet.stores[name]
@@ -62,20 +62,20 @@ def _gathered(fleet: VirtualFleet) -> Checkpoint:
         for digest in held:
             if digest not in blobs:
                 blobs[digest] = store.blobs.read(digest)
-    for name, sleeper in fleet.sleepers or ():
-        if sleeper.rest.snapshot:
+    for name, device in fleet.hibernated or ():
+        if device.rest.snapshot:
             kept = []
-            for digest, content in sleeper.blobs:
+            for digest, content in device.blobs:
                 if content:
                     kept.append(digest)
                     if digest not in blobs:
                         blobs[digest] = content.data
-            nodes[name] = NodeKept(sleeper.rest.snapshot, kept)
+            nodes[name] = NodeKept(device.rest.snapshot, kept)
     return Checkpoint(fleet.world.now, nodes, blobs, fleet.worker_starts.times)
 
 
 def _pieces(kept: Checkpoint) -> Iterator[bytes]:
-    """What msgpack makes of a checkpoint, a blob at a time: as one piece, test set and models would be there twice."""
+    """Yield a checkpoint as msgpack in pieces, to avoid a second copy of the test set and the models."""
     encode, blobs = msgspec.msgpack.Encoder().encode, kept.blobs
     yield _map_of(len(Checkpoint.__struct_fields__))
     yield encode("clock") + encode(kept.clock) + encode("nodes") + encode(kept.nodes)
@@ -87,21 +87,21 @@ def _pieces(kept: Checkpoint) -> Iterator[bytes]:
 
 
 def _map_of(entries: int) -> bytes:
-    """How msgpack begins a map, in its shortest form."""
+    """Return msgpack's shortest header of a map."""
     if entries < 1 << 4:
         return bytes([0x80 | entries])
     return b"\xde" + entries.to_bytes(2, "big") if entries < 1 << 16 else b"\xdf" + entries.to_bytes(4, "big")
 
 
 def _bytes_of(size: int) -> bytes:
-    """How msgpack begins bytes, in its shortest form."""
+    """Return msgpack's shortest header of a byte string."""
     if size < 1 << 8:
         return b"\xc4" + size.to_bytes(1, "big")
     return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + size.to_bytes(4, "big")
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """Where a fleet goes on: the clock, every node's store, and which training processes run."""
+    """The state from which a fleet resumes: the clock, every node's store, and the running training processes."""
 
     clock: float = 0.0
     stores: dict[str, MemoryStore] = {}
@@ -109,10 +109,10 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def load(folder: Path) -> Resumed:
-    """Read the checkpoint of a result folder; ConfigError where there is none."""
+    """Read the checkpoint of a result folder; raise ConfigError if there is none."""
     path = folder / FILE
     if not path.exists():
-        raise ConfigError(f"{folder} has no {FILE}: no round was finished there, so begin again in another folder")
+        raise ConfigError(f"{folder} has no {FILE}: no round was finished there, so start again in another folder")
     kept = msgspec.msgpack.decode(path.read_bytes(), type=Checkpoint)
     stores = {}
     for name, node in kept.nodes.items():
@@ -127,7 +127,7 @@ def load(folder: Path) -> Resumed:
 
 
 def _is_due(path: Path) -> bool:
-    """Whether it is time to write the checkpoint: it does not exist yet, or is old enough for its size."""
+    """Return whether to write the checkpoint: it is missing, or old enough for its size."""
     if not path.exists():
         return True
     kept = path.stat()

@@ -1,18 +1,18 @@
-"""A whole fleet in one process: coordinator, edge servers and agents as they are, on brokers in memory."""
+"""A whole fleet in one process: the real coordinator, edge servers and agents on in-memory brokers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.kept_rounds import BEST_ONLY
+from coordinator.machine.kept_models import BEST_ONLY
 from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import ENDED
-from coordinator.rounds.kit_cache import KitCache
+from coordinator.rounds.preparing import KitCache
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.trainer import InlineTraining, Trainer
-from fleet_sim.world.handover import HandOver
+from fleet_sim.world.direct_transport import Neighbours
 from fleet_sim.world.world import SimulatedNode, World
 from hierarchy.edge.gate import VIEWS, perform
 from hierarchy.edge.server import EdgeServer
@@ -22,9 +22,9 @@ from sojourn.links.settings import OWN_BROKER_PAYLOAD
 from sojourn.node.machine import Received
 from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers
-from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.data_summary import CONSENTS
-from sojourn.protocol.messages import Stop, Submit
+from sojourn.protocol.operator_messages import Submit
+from sojourn.protocol.task import ABILITIES
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
 from sojourn.store.journal import MemoryStore
@@ -32,15 +32,14 @@ from sojourn.store.journal import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coordinator.state import JobState
-    from hierarchy.edge.exemplar_view import ExemplarViews
+    from coordinator.job_state import JobState
     from sojourn.data.source import DataSettings
     from sojourn.links.link import Link
     from sojourn.links.memory import Faults, MemoryBroker
+    from sojourn.model.exemplar_view import ExemplarViews
     from sojourn.node.machine import Machine
     from sojourn.node.workers import Workers
-    from sojourn.protocol.job_messages import Continue
-    from sojourn.protocol.mandate_messages import SignJob, WithdrawJob
+    from sojourn.protocol.registry import OperatorRequest
     from sojourn.protocol.topics import Role
     from sojourn.store.blobs import BlobStore
     from sojourn.store.journal import Store
@@ -50,7 +49,7 @@ CLOUD = "cloud"
 
 
 class MemoryFleet:
-    """All nodes by name, on brokers in memory; their stores survive them, so any can be killed and started again."""
+    """All nodes by name, on in-memory brokers; stores outlive nodes, so any node can be killed and started again."""
 
     def __init__(
         self,
@@ -64,18 +63,19 @@ class MemoryFleet:
         views: ExemplarViews | None = None,
         handing: bool = False,
     ) -> None:
-        """`sites` says which devices are on which edge server's broker; with one broker every site reaches all.
+        """`sites` maps each edge server to the devices on its broker; with one broker, every site reaches all.
 
-        With `clock` and `stores` it goes on where another one stopped. With `handing`, models and packets change hands
-        as they are, and the way is only reckoned; it knows no faults.
+        `clock` and `stores` resume an earlier fleet. With `handing`, models and packets are passed in memory, and only
+        their
+        transfer time is computed; this mode has no fault injection.
         """
         self.world = World()
         self.world.now = clock
         self.nodes: dict[str, SimulatedNode] = {}
         self.stores: dict[str, Store] = dict(stores or {})
         self.exemplar_views = views or VIEWS
-        """The exemplars as the gates of all sites look at them."""
-        self._neighbours = HandOver(self.world, self.nodes, self._woken) if handing else None
+        """The exemplars in the format of the gates of all sites."""
+        self._neighbours = Neighbours(self.world, self.nodes, self._woken) if handing else None
         self._devices, self._home = devices, dict[str, str]()
         cloud = self.world.broker(faults)
         self.brokers: dict[str, MemoryBroker] = {CLOUD: cloud}
@@ -93,59 +93,61 @@ class MemoryFleet:
             self.start(name)
 
     def start(self, name: str) -> None:
-        """Start a node, or start it again with what its store holds."""
+        """Start a node with the contents of its store, if any."""
         self.nodes[name] = SimulatedNode(self.world, self._build(name))
         self.nodes[name].start()
 
-    def _woken(self, name: str) -> SimulatedNode | None:  # noqa: ARG002  # here everybody is awake
-        """A node that sleeps, awake; None if there is none."""
+    def _woken(self, name: str) -> SimulatedNode | None:  # noqa: ARG002  # no device hibernates here
+        """Wake a hibernated node and return it; None if there is none."""
         return None
 
     def broker_of(self, device: str) -> MemoryBroker:
-        """The broker that a device is connected to."""
+        """Return the broker that a device is connected to."""
         return self.brokers[self._home[device]]
 
     def _build(self, name: str) -> Node:
-        """A node by its name."""
+        """Create a node by its name."""
         if name in self._home:
             return self._agent(name, self._devices[name], self.broker_of(name))
         cloud = self.brokers[CLOUD]
         return self._coordinator(cloud) if name == CLOUD else self._edge(name, self.brokers[name], cloud)
 
     def kill(self, name: str) -> None:
-        """End a node as kill -9 does."""
+        """Kill a node as kill -9 does."""
         self.nodes[name].kill()
 
     def submit(self, text: str) -> None:
-        """Hand a job to the coordinator, as an operator does."""
+        """Submit a job to the coordinator, as an operator does."""
         self.ask(Submit("ticket", text))
 
-    def ask(self, message: Submit | Continue | Stop | SignJob | WithdrawJob) -> None:
-        """Ask something of the coordinator, as an operator does."""
+    def ask(self, message: OperatorRequest[Any]) -> None:
+        """Send a request to the coordinator, as an operator does."""
         node = self.nodes[CLOUD].node
         node.inject(Received(Address("cloud", "operator"), Epoch(0, bytes(8)), message), self.world.now)
 
     def job(self, name: str) -> JobState:
-        """What the coordinator knows of a job."""
+        """Return the coordinator's state of a job."""
         machine = self.nodes[CLOUD].node.machine
         assert isinstance(machine, Coordinator)  # noqa: S101
         return machine.state.jobs[name]
 
     def run(self, name: str, limit: float = 1e5) -> JobState:
-        """Let time pass until the job has ended, or for so many seconds."""
+        """Advance time until the job has ended, or for this many seconds."""
         nodes = self.nodes
-        # This is asked after each of the things that happen, of which there may be millions.
+        # Called after each event, of which there may be millions.
         self.world.run(lambda: nodes[CLOUD].node.machine.state.jobs[name].status in ENDED, self.world.now + limit)  # type: ignore[attr-defined]
         return self.job(name)
 
     @property
     def traffic(self) -> int:
-        """The payload bytes that all brokers took."""
+        """Return the payload bytes received by all brokers."""
         return sum(broker.payload for broker in set(self.brokers.values()))
 
     def _node(self, machine: Machine, links: Mapping[Role, Link], workers: Callable[[Store], Workers]) -> Node:
         store = self.stores.setdefault(machine.address.name, MemoryStore())
-        return Node(FLEET, machine, store, links, workers(store), neighbours=self._neighbours)
+        neighbours = self._neighbours
+        transport = neighbours.transport(machine.address, links, store.blobs) if neighbours else None
+        return Node(FLEET, machine, store, links, workers(store), transport=transport)
 
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker, OWN_BROKER_PAYLOAD)
@@ -167,7 +169,7 @@ class MemoryFleet:
         )
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
-        # Whose data is simulated has agreed to all that can be asked.
+        # Simulated devices consent to everything.
         offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", CONSENTS, ABILITIES)
         links: dict[Role, Link] = {"edge": MemoryLink(broker, OWN_BROKER_PAYLOAD)}
         return self._node(Agent(name, offer), links, lambda store: InlineTraining(Trainer(store.blobs, data)))

@@ -1,4 +1,4 @@
-"""A simulated fleet: all roles as they are, devices that train with an engine, and what happened, written down."""
+"""A simulated fleet: the real roles, devices that train with an engine, and a record of all visits."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordinator.console.following import JobProgress
+from coordinator.console.job_progress import JobProgress
+from coordinator.job_state import with_metrics
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed
 from coordinator.results.folder import EndedVisit
-from coordinator.rounds.kit_cache import KitCache
-from coordinator.state import with_figures
+from coordinator.rounds.preparing import KitCache
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
-from fleet_sim.world.counted_link import CountedLink
-from fleet_sim.world.engine_training import EngineTraining
-from fleet_sim.world.measuring import MeasuringBeside
+from fleet_sim.world.hibernation import HibernatedDevices, may_sleep
 from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
-from fleet_sim.world.sleepers import Sleepers, may_sleep
+from fleet_sim.world.transfer import CountedLink
+from fleet_sim.world.workers import ConcurrentMeasuring, EngineTraining
 from fleet_sim.world.world import SimulatedNode
-from hierarchy.edge.exemplar_view import ExemplarViews
 from hierarchy.edge.records import VisitKept, VisitMissed
 from sojourn import __version__
+from sojourn.model.exemplar_view import ExemplarViews
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Received, Send
-from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.data_summary import CONSENTS
-from sojourn.protocol.messages import Inspect, Jobs
+from sojourn.protocol.operator_messages import Inspect, Jobs
+from sojourn.protocol.task import ABILITIES
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
 
@@ -37,14 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fleet_sim.engines import Engine
-    from fleet_sim.world.engine_training import Lost, Seconds
-    from fleet_sim.world.worker_starts import WorkerStarts
+    from fleet_sim.world.timing import WorkerStarts
+    from fleet_sim.world.workers import Lost, Seconds
     from sojourn.data.source import DataSettings
     from sojourn.links.memory import MemoryBroker
     from sojourn.node.node import Node
     from sojourn.node.workers import Workers
     from sojourn.profile import LinkProfile
-    from sojourn.protocol.job_messages import Continue
+    from sojourn.protocol.operator_messages import Continue
     from sojourn.protocol.spec import Kit
     from sojourn.protocol.wire import RoundReport
     from sojourn.store.blobs import BlobStore
@@ -52,13 +51,13 @@ if TYPE_CHECKING:
 
 OPERATOR = Address("cloud", "operator")
 OFFER = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", CONSENTS, ABILITIES)
-"""Of every device: whose data is simulated has agreed to all that can be asked."""
+"""The offer of every device: simulated devices consent to everything."""
 
 
 class VirtualFleet(MemoryFleet):
-    """A fleet whose devices train with an engine. `visited` is called with every visit, when its round is closed."""
+    """A fleet whose devices train with an engine. `visited` is called for every visit once its round is closed."""
 
-    def __init__(  # noqa: PLR0913  # what a fleet is made of
+    def __init__(  # noqa: PLR0913  # independent parts of a fleet
         self,
         sites: Mapping[str, tuple[str, ...]],
         engine: Engine,
@@ -72,31 +71,32 @@ class VirtualFleet(MemoryFleet):
         clock: float = 0.0,
         stores: Mapping[str, Store] | None = None,
         make: Callable[[Kit, int], Graphs] = Graphs,
-        tell: Callable[[str], None] = lambda _text: None,
+        notify: Callable[[str], None] = lambda _text: None,
         handing: bool = True,
-        asleep: bool = True,
+        hibernating: bool = True,
         objectives: tuple[str, ...] = (),
     ) -> None:
-        """With `clock` and `stores` it goes on where another one stopped; `make` makes the graphs of its tests.
+        """`clock` and `stores` resume an earlier fleet; `make` creates the graphs of its evaluations.
 
         `objectives` are custom ones that every device offers in addition to the built-in ones.
 
-        `tell` is told what compiling is at. Without `handing` every model goes through the whole protocol, chunk by
-        chunk. Without `asleep` every device's node is made at once, and stays.
+        `notify` receives the progress of compiling. Without `handing`, every model goes through the whole protocol,
+        chunk
+        by chunk. Without `hibernating`, every device's node is created at once and never hibernates.
         """
         self._engine = engine
         self._link_profiles = links or {}
         self._seconds = seconds
         self._visited = visited
         self._held: list[EndedVisit] = []
-        """The visits of the round under way: the coordinator judges them when it closes."""
+        """The visits of the current round, held until the coordinator judges them at its end."""
         self._lost = lost
-        self._make, self._tell = make, tell
+        self._make, self._notify = make, notify
         self._offer = msgspec.structs.replace(OFFER, objectives=(*NAMES, *objectives))
         self.worker_starts = worker_starts
         self.links: dict[str, CountedLink] = {}
-        """Of the devices that are awake."""
-        self.sleepers = Sleepers(self, self._offer, self._link_profiles) if asleep else None
+        """The links of awake devices."""
+        self.hibernated = HibernatedDevices(self, self._offer, self._link_profiles) if hibernating else None
         devices: dict[str, Any] = dict.fromkeys(device for reached in sites.values() for device in reached)
         views = ExemplarViews(make)
         super().__init__(
@@ -104,68 +104,68 @@ class VirtualFleet(MemoryFleet):
         )
 
     def _start_devices(self, names: tuple[str, ...]) -> None:
-        """Let the devices of a site sleep, but for those that were at work when the fleet stopped."""
-        if self.sleepers is None:
+        """Hibernate the devices of a site, except those that were working when the fleet stopped."""
+        if self.hibernated is None:
             super()._start_devices(names)
             return
-        self.broker_of(names[0]).unheard = self.sleepers.wake_by
+        self.broker_of(names[0]).on_unmatched = self.hibernated.wake_by
         busy = [name for name in names if name in self.stores and not may_sleep(self.stores[name])]
-        self.sleepers.start(sorted(set(names).difference(busy)) if busy else names)
+        self.hibernated.start(sorted(set(names).difference(busy)) if busy else names)
         for name in busy:
             self.start(name)
 
     def start(self, name: str) -> None:
-        """Start a node, or start it again; a device that has nothing to do sleeps."""
-        if self.sleepers and name in self.sleepers:
-            self.sleepers.start([name])
+        """Start a node with the contents of its store; an idle device hibernates."""
+        if self.hibernated and name in self.hibernated:
+            self.hibernated.start([name])
             return
         super().start(name)
-        if self.sleepers and name in self._home:
-            self.sleepers.woke(name)
+        if self.hibernated and name in self._home:
+            self.hibernated.woke(name)
 
     def kill(self, name: str) -> None:
-        """End a node as kill -9 does."""
-        if self.sleepers and name in self.sleepers:
-            self.sleepers.kill(name)
+        """Kill a node as kill -9 does."""
+        if self.hibernated and name in self.hibernated:
+            self.hibernated.kill(name)
         else:
             super().kill(name)
 
     def _woken(self, name: str) -> SimulatedNode | None:
-        if self.sleepers:
-            self.sleepers.wake(name)
+        if self.hibernated:
+            self.hibernated.wake(name)
         return self.nodes.get(name)
 
     def make(self, name: str, counted: tuple[int, int]) -> SimulatedNode:
-        """The node of a device that wakes; its link goes on counting."""
+        """Create the node of a waking device; its link continues counting."""
         node = SimulatedNode(self.world, self._build(name))
         came, went = counted
         self.links[name].moved(went, came)
         return node
 
     def course(self, name: str, before: tuple[RoundReport, ...] = ()) -> JobProgress:
-        """How a job stands, as an operator sees it."""
+        """Return a job's progress, as an operator sees it."""
         machine = self.nodes[CLOUD].node.machine
         request = Received(OPERATOR, Epoch(0, bytes(8)), Inspect("view", name, len(before)))
         (answer,) = machine.handle(request, self.world.now)
         assert isinstance(answer, Send)  # noqa: S101
         assert isinstance(answer.message, Jobs)  # noqa: S101
         (view,) = answer.message.jobs
-        history = (*before, *self.told(name, len(before)))
-        if len(history) > view.round:  # the newest one was tested just now, and is no record yet
+        history = (*before, *self.reported(name, len(before)))
+        if len(history) > view.round:  # the newest round was tested just now, and has no record yet
             view = msgspec.structs.replace(view, round=len(history), accuracy=history[-1].accuracy)
         return JobProgress(view, history)
 
-    def told(self, name: str, since: int) -> list[RoundReport]:
-        """The rounds of a job from one on that can be told with their figures, as soon as these are there."""
+    def reported(self, name: str, since: int) -> list[RoundReport]:
+        """Return the rounds of a job from a given one whose metrics are available."""
         state = self.job(name)
-        rounds = state.history[since : state.told_rounds]
+        rounds = state.history[since : state.visible_rounds]
         newest = len(state.history)
-        if since < newest > state.told_rounds and (found := self._measuring.found(name, newest)):
-            rounds.append(with_figures(state.history[-1], found))
+        if since < newest > state.visible_rounds and (found := self._measuring.found(name, newest)):
+            rounds.append(with_metrics(state.history[-1], found))
         return rounds
 
-    def go_on(self, message: Continue) -> str | None:
-        """Have a job go on, as an operator does; returns why it does not."""
+    def continue_job(self, message: Continue) -> str | None:
+        """Resume a job as an operator does; return why it cannot be resumed."""
         before = self.job(message.job).continued
         self.ask(message)
         if self.job(message.job).continued != before:
@@ -181,25 +181,27 @@ class VirtualFleet(MemoryFleet):
 
     @property
     def held(self) -> int:
-        """How many visits have ended in the round under way."""
+        """The number of finished visits in the current round."""
         return len(self._held)
 
     def settle(self) -> None:
-        """Take down what is still being tested of models: nobody will close another round, or somebody looks now."""
+        """Wait for pending evaluations and record them."""
         if self._measuring.settle():
             jobs = self.coordinator().state.jobs.values()
-            self.world.run(lambda: not any(state.unmeasured for state in jobs), self.world.now)
+            self.world.run(lambda: not any(state.evaluation_pending for state in jobs), self.world.now)
 
     def close(self) -> None:
-        """End what runs beside the simulation; the visits of a round that was not closed are passed on as they are."""
+        """Stop background work; pass on the visits of an unfinished round without a verdict."""
         self._measuring.close()
         for visit in self._held:
             self._visited(visit)
         self._held.clear()
 
     def _cloud_workers(self, blobs: BlobStore) -> Workers:
-        worker = CoordinatorWorker(blobs, kits=KitCache(), make=self._make, tell=self._tell, views=self.exemplar_views)
-        self._measuring = MeasuringBeside(worker)
+        worker = CoordinatorWorker(
+            blobs, kits=KitCache(), make=self._make, notify=self._notify, views=self.exemplar_views
+        )
+        self._measuring = ConcurrentMeasuring(worker)
         return self._measuring
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
@@ -213,10 +215,10 @@ class VirtualFleet(MemoryFleet):
         return node
 
     def _judged(self, record: Any) -> None:
-        """A round or an estimation has ended: pass its visits on, with what the coordinator made of them."""
+        """Pass on the visits of a finished round or estimation with the coordinator's verdicts."""
         if not isinstance(record, RoundClosed | RoundFailed | DevicesEstimated):
             return
-        verdicts = {(it.tour, it.hop, it.device): it for it in record.visited or () if it.status != "lost"}
+        verdicts = {(it.tour, it.hop, it.device): it for it in record.visited if it.status != "lost"}
         for visit in self._held:
             report, tour = visit.report, int(visit.tour.rpartition("/")[2])
             verdict = verdicts.get((tour, report.hop, report.device)) if report.status == "done" else None
@@ -228,8 +230,8 @@ class VirtualFleet(MemoryFleet):
     def _saw(self, site: str, record: Any) -> None:
         if isinstance(record, VisitKept | VisitMissed):
             device = record.report.device
-            asleep = self.sleepers and device in self.sleepers
-            down, up = self.sleepers.taken(device) if self.sleepers and asleep else self.links[device].taken()
+            hibernating = self.hibernated and device in self.hibernated
+            down, up = self.hibernated.taken(device) if self.hibernated and hibernating else self.links[device].taken()
             self._held.append(EndedVisit(self.world.now, site, record.key, record.report, down, up))
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:

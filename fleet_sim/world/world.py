@@ -1,4 +1,4 @@
-"""A fleet in one process under a virtual clock: the same machines and the same protocol as the real thing."""
+"""A fleet in one process on a virtual clock, with the same machines and protocol as a real one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import heapq
 from collections import deque
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sojourn.links.link import Listener
 from sojourn.links.memory import Faults, MemoryBroker, MemoryLink
@@ -16,27 +16,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sojourn.links.link import Link
-    from sojourn.links.local_packet import LocalPacket
-    from sojourn.node.at_rest import NodeAtRest
     from sojourn.node.machine import Event
     from sojourn.node.node import Node
+    from sojourn.node.transport import Delivery
+    from sojourn.protocol.topics import Address
+    from sojourn.protocol.wire import Epoch
 
-    Happening = tuple[float, int, Callable[[], None]]
-    """When it happens, its number in the order in which things were asked for, and what is called."""
+    ScheduledEvent = tuple[float, int, Callable[[], None]]
+    """The time of an event, its sequence number, and the function to call."""
 
-OFTEN = (0.0, Faults().delay)
-"""The delays of nearly all that happens: what a worker reports, and a message on its way."""
+COMMON_DELAYS = (0.0, Faults().delay)
+"""The delays of nearly all events: reports of workers, and messages in transit."""
 
 NEW_OBJECTS = 500_000
-"""After so many new objects Python looks for cycles among them; its usual number is 700. Nearly all of them stay, so
-that a look finds next to nothing: with 50,000 a fifth of the time of 100,000 estimations went into it."""
+"""Python searches for reference cycles after this many new objects; its default is 700. Nearly all objects here are
+long-lived, so a search finds almost nothing: at 50,000 it took a fifth of the time of 100,000 estimations.
+"""
 
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Let Python look for cycles rarely: what a fleet makes is freed at once or kept for long, and cycles are few."""
+    """Make garbage collection rare: a simulation's objects are freed at once or live long, and cycles are few."""
     usual = gc.get_threshold()
-    if usual[0] == NEW_OBJECTS:  # somebody around us has asked for it
+    if usual[0] == NEW_OBJECTS:  # an outer context has already set it
         yield
         return
     gc.set_threshold(NEW_OBJECTS, *usual[1:])
@@ -48,7 +50,7 @@ def rare_collections() -> Iterator[None]:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Let Python look for no cycles: while something large is written down, nothing becomes one."""
+    """Disable garbage collection: writing a large object creates no cycles."""
     usual = gc.isenabled()
     gc.disable()
     try:
@@ -59,18 +61,18 @@ def no_collections() -> Iterator[None]:
 
 
 class World:
-    """A virtual clock, and what happens on it; at the same time, in the order in which it was asked for."""
+    """A virtual clock with a queue of events; simultaneous events run in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._queue: list[Happening] = []
-        self._soon: tuple[deque[Happening], ...] = tuple(deque() for _ in OFTEN)
-        """A queue for each of the usual delays: what is asked for first happens first, so no sorting is needed."""
-        self._queues = dict(zip(OFTEN, self._soon, strict=True))
+        self._queue: list[ScheduledEvent] = []
+        self._soon: tuple[deque[ScheduledEvent], ...] = tuple(deque() for _ in COMMON_DELAYS)
+        """A queue per common delay: each is already in order, so no sorting is needed."""
+        self._queues = dict(zip(COMMON_DELAYS, self._soon, strict=True))
         self._count = 0
 
     def later(self, delay: float, action: Callable[[], None]) -> None:
-        """Call `action` when so many seconds have passed on this clock."""
+        """Call `action` after this many seconds on the virtual clock."""
         self._count += 1
         happening = (self.now + delay, self._count, action)
         usual = self._queues.get(delay)
@@ -80,11 +82,11 @@ class World:
             usual.append(happening)
 
     def broker(self, faults: Faults | None = None) -> MemoryBroker:
-        """A broker that lives by this clock."""
+        """Return a broker on this clock."""
         return MemoryBroker(self.later, faults)
 
     def run(self, until: Callable[[], bool], limit: float = 1e6) -> bool:
-        """Let things happen until a condition holds; False when nothing more happens or time runs out first."""
+        """Run events until a condition holds; return False if no events are left or the time limit is reached."""
         with rare_collections():
             queue, (at_once, soon) = self._queue, self._soon
             while not until():
@@ -101,15 +103,27 @@ class World:
         return True
 
 
-class Doorbell(Listener, Protocol):
-    """Takes what was on its way to a node when it was put away."""
+class NodeSnapshot(NamedTuple):
+    """The state of an idle node, from which another `Node` of this name can resume the same boot."""
 
-    def take(self, packet: LocalPacket) -> None:
-        """A packet of a node in the same process came."""
+    epoch: Epoch
+    packets: int
+    """The number of the last packet that it sent."""
+    next_sweep: float
+    snapshot: bytes = b""
+    """The durable state of its machine; empty if it never had any."""
+    sent_inline: dict[tuple[Address, bytes], None] | None = None
+
+
+class WakeListener(Listener, Protocol):
+    """Receives messages that were in transit to a node when it hibernated."""
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Deliver a message of a node in the same process."""
 
 
 class SimulatedNode:
-    """Runs a node on a world's clock, as `sojourn.node.driver.Driver` does in real time."""
+    """Runs a node on a virtual clock, as `sojourn.node.driver.Driver` does in real time."""
 
     def __init__(self, world: World, node: Node) -> None:
         self.world = world
@@ -117,83 +131,92 @@ class SimulatedNode:
         self._alive = False
         self._wake: float | None = None
         self._reports = 0
-        """Reports of workers that are on their way: they arrive in this instant, before it is time to wake."""
-        self._doorbell: Doorbell | None = None
-        """Who gets what comes after it was put away."""
+        """Worker reports in transit: they arrive at the current time, before timers fire."""
+        self._wake_listener: WakeListener | None = None
+        """The receiver of messages that arrive after hibernation."""
 
     def start(self) -> None:
         """Start the node and open its links."""
         self._alive = True
         self.node.start(self.world.now, self.report)
         for link in dict.fromkeys(self.node.links.values()):
-            link.open(self, self.node.filters(link), self.node.will())
+            link.open(self, self.node.reception.filters(link), self.node.will())
         self._schedule()
 
-    def go_on(self, rest: NodeAtRest) -> None:
-        """Be a node that was put away, as if it had run all the time."""
+    def resume(self, rest: NodeSnapshot) -> None:
+        """Resume a hibernated node as if it had run all the time."""
         self._alive = True
-        for link in dict.fromkeys(self.node.links.values()):
+        node = self.node
+        node.report, node.epoch, node.next_sweep = self.report, rest.epoch, rest.next_sweep
+        node.sent_inline = rest.sent_inline or {}
+        if rest.snapshot:
+            node.machine.restore(rest.snapshot)
+        for link in dict.fromkeys(node.links.values()):
             assert isinstance(link, MemoryLink)  # noqa: S101
-            self.node.epoch = rest.epoch
-            link.go_on(self, self.node.filters(link), self.node.will())
-        self.node.go_on(rest, self.report)
+            link.resume(self, node.reception.filters(link), node.will())
+        node.packets = rest.packets
 
-    def put_away(self, doorbell: Doorbell) -> NodeAtRest | None:
-        """End without a trace, and say what is needed to go on; None while something is under way or planned.
+    def hibernate(self, wake_listener: WakeListener) -> NodeSnapshot | None:
+        """Stop without a notice, and return the state needed to resume; None if work is pending or scheduled.
 
-        What is still on its way here comes to `doorbell`.
+        The machine's state that is not durable is lost: the caller makes sure that there is none. Messages in transit
+        are
+        delivered to `wake_listener`.
         """
         links = [link for link in dict.fromkeys(self.node.links.values()) if isinstance(link, MemoryLink)]
         if not self._alive or self._wake is not None or self._reports or not all(link.idle for link in links):
             return None
-        if (rest := self.node.put_away()) is None:
+        node = self.node
+        if not node.idle:
             return None
-        self._alive, self._doorbell = False, doorbell
+        self._alive, self._wake_listener = False, wake_listener
         for link in links:
-            link.put_away(doorbell)
-        return rest
+            link.hibernate(wake_listener)
+        return NodeSnapshot(
+            node.epoch, node.packets, node.next_sweep, node.machine.snapshot(), node.sent_inline or None
+        )
 
     def kill(self) -> None:
-        """End at once, as kill -9 does: nothing is sent and nothing is saved."""
+        """Stop as with kill -9: nothing is sent and nothing is saved."""
         self._alive = False
         for link in set(self.node.links.values()):
             if isinstance(link, MemoryLink):
                 link.cut()
 
     def link_up(self, link: Link) -> None:
-        """The link is connected."""
+        """Handle a connected link."""
         self.node.link_up(link, self.world.now)
 
     def link_down(self, link: Link, reason: str) -> None:
-        """Links in memory do not go down by themselves."""
+        """Do nothing: links in memory never go down by themselves."""
 
     @property
     def alive(self) -> bool:
         """Whether the node runs."""
         return self._alive
 
-    def hear(self, what: Callable[[float], None]) -> None:
-        """Let the node know of something that has come to it, if it still runs."""
+    def receive(self, what: Callable[[float], None]) -> None:
+        """Pass an event to the node, if it still runs."""
         if self._alive:
             what(self.world.now)
             self._schedule()
 
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:
-        """A message came."""
+        """Handle a message."""
         if self._alive:
             self.node.arrived(link, topic, payload, self.world.now)
             self._schedule()
 
-    def take(self, link: Link, packet: LocalPacket) -> None:
-        """A packet of a node in the same process came."""
+    def deliver(self, delivery: Delivery) -> None:
+        """Deliver a message of a node in the same process."""
         if self._alive:
-            self.node.take(link, packet, self.world.now)
+            self.node.deliver(delivery, self.world.now)
             self._schedule()
-        elif self._doorbell is not None:
-            self._doorbell.take(packet)
+        elif self._wake_listener is not None:
+            self._wake_listener.deliver(delivery)
 
     def report(self, event: Event) -> None:
-        """A worker reports: the node hears it in this instant, after what was due before."""
+        """Pass a worker's report to the node at the current time, after events that are already due."""
         self._reports += 1
         self.world.later(0.0, partial(self._inject, event))
 

@@ -1,1 +1,1 @@
-"""Pictures: tours and curves as SVG."""
+"""Tours and curves as SVG images."""

@@ -1,34 +1,34 @@
-"""All jobs in a table: those that run first, then those that wait, then those that are over."""
+"""The table of all jobs: running jobs first, then waiting jobs, then finished ones."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.console.job_tables import figure_words
-from coordinator.console.time_left import describe_time_left
+from coordinator.console.job_progress import describe_time_left
+from coordinator.console.job_status import metric_names_text
 from coordinator.records import ENDED
-from fleet_web.drawing.markup import Markup, name_of, table, tag
-from sojourn.figures import clock_of
-from sojourn.text import clean
+from fleet_web.drawing.markup import name_of, table
+from sojourn.markup import Markup, tag
+from sojourn.text import clean, clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sojourn.protocol.wire import JobView
 
-MOST = 500
-DETAIL = 300
+MAX_JOBS = 500
+MAX_DETAIL_LENGTH = 300
 ORDER = {"running": 0, "compiling": 1, "waiting": 2, "queued": 3}
-HEAD = ("job", "status", "round", "newest model", "took", "left", "strategy", "model", "what it does")
+HEAD = ("job", "status", "round", "newest model", "took", "left", "strategy", "model", "description")
 
 
 def job_rows(jobs: Sequence[JobView], link: Callable[[str], str]) -> Markup:
-    """The table; `link` gives the address of a job's page."""
+    """Return the table; `link` returns the address of a job's page."""
     if not jobs:
-        return tag("p", "There is no job yet: sojourn job submit FILE", class_="dim")
+        return tag("p", "No jobs yet. Submit one with: sojourn job submit FILE", class_="dim")
     ordered = sorted(jobs, key=lambda it: ORDER.get(it.status, len(ORDER)))
-    rows = [_row(it, link) for it in ordered[:MOST]]
-    rest = f"; {len(jobs) - MOST} older ones are left out" if len(jobs) > MOST else ""
+    rows = [_row(it, link) for it in ordered[:MAX_JOBS]]
+    rest = f"; {len(jobs) - MAX_JOBS} older jobs are not shown" if len(jobs) > MAX_JOBS else ""
     return table(HEAD, rows, f"{len(jobs):,} {'job' if len(jobs) == 1 else 'jobs'}{rest}", numbers=(2, 3, 4, 5))
 
 
@@ -39,7 +39,7 @@ def _row(view: JobView, link: Callable[[str], str]) -> tuple[str, ...]:
         name,
         tag("span", view.status, class_=tone(view.status)),
         f"{view.round} of {view.rounds}",
-        figure_words(view) if view.round else "-",
+        metric_names_text(view) if view.round else "-",
         "-" if took is None else clock_of(took),
         _left(view, took),
         clean(view.strategy, 60),
@@ -49,21 +49,21 @@ def _row(view: JobView, link: Callable[[str], str]) -> tuple[str, ...]:
 
 
 def _left(view: JobView, took: float | None) -> str:
-    """About how long it will still take, at the pace of the rounds so far."""
+    """Estimate the remaining time from the mean duration of the finished rounds."""
     if view.status in ENDED or not view.round or not took:
         return "-"
     return "about " + describe_time_left(took / view.round * max(0, view.rounds - view.round)).removesuffix(" left")
 
 
 def _detail(view: JobView) -> Markup:
-    return tag("span", clean(view.detail, DETAIL), class_=tone(view.status) if failed(view) else None)
+    return tag("span", clean(view.detail, MAX_DETAIL_LENGTH), class_=tone(view.status) if failed(view) else None)
 
 
 def failed(view: JobView) -> bool:
-    """Whether a job ended in vain."""
+    """Return whether a job was refused or has failed."""
     return view.status in ("refused", "failed")
 
 
 def tone(status: str) -> str | None:
-    """How a job's status is coloured."""
+    """Return the CSS class of a job's status."""
     return {"running": "good", "refused": "bad", "failed": "bad", "stopped": "warn", "waiting": "warn"}.get(status)

@@ -1,55 +1,34 @@
-"""HTML and SVG as text, in which whatever is not said to be markup is escaped."""
+"""Names, tables and times as HTML."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
-from sojourn.text import clean
+from coordinator.console.fleet_tables import age
+from coordinator.console.fleet_tables import moment as date
+from sojourn.markup import Markup, tag
+from sojourn.text import clean, clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    Value = str | int | float | bool | None
+
+__all__ = ["RUN_CLOCK", "age", "moment"]
+RUN_CLOCK = 1e6
+"""Timestamps below this one (seconds since 1970) are offsets from the start of a run in a folder, not dates."""
+
+
+def moment(at: float) -> str:
+    """Format a timestamp as a date, or as the time since the start of a run."""
+    return date(at) if at >= RUN_CLOCK else f"{clock_of(at)} into the run"
+
 
 LABEL = 60
-"""Characters of a name on a page; the whole of it stands in its title."""
-_EMPTY = frozenset({"circle", "line", "path", "rect", "polyline", "br", "use"})
-
-
-class Markup(str):
-    """Text that is markup already."""
-
-    __slots__ = ()
-
-
-def tag(name: str, *content: str, **attributes: Value) -> Markup:
-    """An element. Underscores of attributes' names are dashes (`class_` is `class`); None and False are left out."""
-    told = {key: value for key, value in attributes.items() if value is not None and value is not False}
-    said = "".join(f" {_attribute(key)}{_value(value)}" for key, value in told.items())
-    if name in _EMPTY and not content:
-        return Markup(f"<{name}{said}/>")
-    return Markup(f"<{name}{said}>{joined(content)}</{name}>")
-
-
-def joined(parts: Iterable[str]) -> Markup:
-    """Parts one after another; what is no markup is escaped."""
-    return Markup("".join(part if isinstance(part, Markup) else escape(part) for part in parts))
-
-
-def _attribute(name: str) -> str:
-    return name.rstrip("_").replace("_", "-") if name != "viewBox" else name
-
-
-def _value(value: Value) -> str:
-    if value is True:
-        return ""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return f'="{escape(text)}"'
+"""Maximum number of characters of a name on a page; its tooltip shows the full name."""
 
 
 def name_of(text: str, longest: int = LABEL) -> Markup:
-    """A peer's name: cut, cleaned, and kept from turning the direction of what stands beside it."""
+    """Return a peer's name: shortened, cleaned, and isolated from the text direction around it."""
     short = clean(text, longest)
     whole = clean(text, 4 * LABEL)
     return tag("bdi", short, title=whole if whole != short else None)
@@ -58,7 +37,7 @@ def name_of(text: str, longest: int = LABEL) -> Markup:
 def table(
     head: Iterable[str], rows: Iterable[Iterable[str]], caption: str, *, numbers: Iterable[int] = (), label: int = 0
 ) -> Markup:
-    """A table that scrolls by itself. numbers: the columns that stand right; label: the column that names a row."""
+    """Return a scrollable table. numbers: the right-aligned columns; label: the column that names a row."""
     right = frozenset(numbers)
     columns = [tag("th", it, scope="col", class_="number" if at in right else None) for at, it in enumerate(head)]
     lines = [tag("tr", *(_cell(at, it, right, label) for at, it in enumerate(row))) for row in rows]

@@ -1,4 +1,4 @@
-"""Tours as pictures: a set of devices is a ring, and its model goes round from hop to hop."""
+"""Images of tours: the devices of a tour form a ring, and the model moves around it hop by hop."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fleet_web.drawing.markup import LABEL, Markup, joined, name_of, tag
-from fleet_web.story.travel import WORDS, plain_reason
-from sojourn.about import ordinal
+from fleet_web.drawing.markup import LABEL, name_of
+from fleet_web.story.tour_history import WORDS, plain_reason
+from sojourn.logs import ordinal
+from sojourn.markup import Markup, joined, tag
 from sojourn.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from fleet_web.story.travel import RoundTravel, Travel, TravelHop
+    from fleet_web.story.tour_history import RoundTravel, Travel, TravelHop
 
     Link = Callable[[str], Markup]
 
 SIZE, MIDDLE, RADIUS = 200.0, 100.0, 67.0
 ORBIT = 24.0
-"""How far outside the ring the model travels, so that it hides no device."""
-MOST_TOURS = 24
-"""Tours on one page of the picture."""
+"""Distance of the model from the ring, so that it covers no device."""
+MAX_TOURS = 24
+"""Maximum number of tours per page."""
 CACHED = 512
-"""Cards that are kept, of all pages."""
-MOST_NODES = 160
-"""Devices on one ring; of more, as many of each state as there are for each of these."""
-MOST_NAMED, SOME_NAMED = 40, 20
-"""Hops that are named below a ring; of more than that only some."""
+"""Maximum number of cached cards, over all pages."""
+MAX_NODES = 160
+"""Maximum number of devices drawn on one ring; a longer tour is sampled evenly."""
+MAX_LISTED, LISTED_IF_MORE = 40, 20
+"""A ring with more hops than the first number lists only the second number of hops below it."""
 RANKS = ("lost", "refused", "declined", "here", "waiting")
-"""Of many devices, those in these states stand first."""
+"""Sort order of devices by state in a long list."""
 REASON = 160
 GLYPHS = {
     "done": "M-4 0L-1 3.4L4.4 -3.4",
@@ -42,19 +43,19 @@ GLYPHS = {
     "here": "M0 -4L4 0L0 4L-4 0Z",
     "skipped": "M-4 2.4Q0 -5 4 2.4",
 }
-"""What stands inside a device's mark; one that waits has its number instead."""
+"""Symbols inside a device's marker; a waiting device shows its hop number instead."""
 SIGNS = {
     "waiting": "○", "here": "◆", "done": "✓", "declined": "⊖", "lost": "✕", "refused": "!", "skipped": "↷",
 }  # fmt: skip
-"""The same in a line of text."""
+"""The same symbols in a line of text."""
 
 
 def cards(travel: RoundTravel, link: Link, page: int = 0) -> list[Markup]:
-    """The tours of a round, a card each; where each model goes to one device, a card for each site.
+    """Return a card per tour of a round, or a card per site if each model visits only one device.
 
-    link: a device's name that leads to its page.
+    link: returns a device name as a link to its page.
     """
-    part = slice(page * MOST_TOURS, (page + 1) * MOST_TOURS)
+    part = slice(page * MAX_TOURS, (page + 1) * MAX_TOURS)
     if travel.side_by_side:
         by_site = groupby(sorted(travel.tours, key=lambda it: it.site), key=lambda it: it.site)
         return [_site_card(site, list(tours), link) for site, tours in by_site][part]
@@ -62,15 +63,15 @@ def cards(travel: RoundTravel, link: Link, page: int = 0) -> list[Markup]:
 
 
 def pages(travel: RoundTravel) -> int:
-    """How many pages the picture of a round has."""
+    """Return the number of pages of a round's tours."""
     count = len({tour.site for tour in travel.tours}) if travel.side_by_side else len(travel.tours)
-    return max(1, math.ceil(count / MOST_TOURS))
+    return max(1, math.ceil(count / MAX_TOURS))
 
 
 def legend() -> Markup:
-    """What the marks mean."""
+    """Return the legend of the markers."""
     entries = [tag("li", _sample(state), WORDS[state]) for state in ("here", "waiting", "done", "declined", "lost")]
-    spare = tag("li", _sample("done", spare=True), "a spare stepped in")
+    spare = tag("li", _sample("done", spare=True), "a spare device took over")
     return tag("ul", *entries, tag("li", _sample("refused"), WORDS["refused"]), spare, class_="key")
 
 
@@ -84,7 +85,7 @@ def _sample(state: str, *, spare: bool = False) -> Markup:
 
 @lru_cache(CACHED)
 def _tour_card(tour: Travel, link: Link) -> Markup:
-    """A card; many tours are where they were when the page was last drawn, and most cards are drawn already."""
+    """Return a tour's card, cached because most tours are unchanged since the last update."""
     title = tag("h3", f"Tour {ordinal(tour.number)} ", tag("span", "at ", name_of(tour.site), class_="dim"))
     state = tag("p", _standing(tour), class_="standing")
     ring = _ring(tour.hops, at=tour.at, share=tour.share, words=tour_words(tour), middle=_middle(tour), travels=True)
@@ -101,51 +102,51 @@ def _standing(tour: Travel) -> Markup:
     if tour.done:
         return joined(["home", f", {tour.lost} failed" if tour.lost else ""])
     if at is None:
-        return joined(["sets out" if not tour.over else "between two hops"])
+        return joined(["starting" if not tour.over else "between two hops"])
     if tour.merges:
-        return joined([f"side by side, merged {tour.merges} times"])
-    spare = "the spare " if tour.hops[at].spare else ""
-    done = f", {100 * tour.share:.0f} % of its visit done" if tour.steps else ""
+        return joined([f"trained in parallel, merged {tour.merges} times"])
+    spare = "the spare device " if tour.hops[at].spare else ""
+    done = f", {100 * tour.share:.0f} % of the visit done" if tour.steps else ""
     return joined([f"hop {ordinal(at)}: ", spare, name_of(tour.hops[at].device), f" has the model{done}"])
 
 
 def tour_words(tour: Travel) -> str:
-    """A tour in a sentence, for whoever cannot see its picture."""
+    """Describe a tour in one sentence, as the text alternative of its image."""
     failed = Counter(it.state for hop in tour.hops for it in hop.tries if it.state not in {"done", "here"})
     spares = sum(hop.spare for hop in tour.hops)
     at = tour.at
-    parts = [f"{tour.over} of {len(tour.hops)} hops are over"]
+    parts = [f"{tour.over} of {len(tour.hops)} hops done"]
     parts += [f"{clean(tour.hops[at].device, LABEL)} has the model"] if at is not None else []
     parts += [f"{count} {WORDS[state]}" for state, count in failed.items()]
-    parts += [f"{spares} {'spare has' if spares == 1 else 'spares have'} stepped in"] if spares else []
+    parts += [f"{spares} {'spare device' if spares == 1 else 'spare devices'} took over"] if spares else []
     return f"Tour {ordinal(tour.number)} at {clean(tour.site, LABEL)}: {', '.join(parts)}."
 
 
-# --- the tours of a site whose models travel to one device each
+# --- the tours of a site whose models each visit one device
 
 
 def _site_card(site: str, tours: Sequence[Travel], link: Link) -> Markup:
     hops = [hop for tour in tours for hop in tour.hops]
-    if len(hops) > MOST_NAMED:  # few enough stay where they are, whatever becomes of them
+    if len(hops) > MAX_LISTED:  # short lists keep the order of the hops
         hops.sort(key=lambda hop: RANKS.index(hop.mark) if hop.mark in RANKS else len(RANKS))
     done, here, failed = (sum(hop.state == state for hop in hops) for state in ("done", "here", "skipped"))
-    now = f", {here} train now" if here else ""
-    said = f"{done:,} of {len(hops):,} visits are done{now}, {failed:,} failed"
-    words = f"Site {clean(site, LABEL)}: {said}."
+    now = f", {here} in training" if here else ""
+    summary = f"{done:,} of {len(hops):,} visits done{now}, {failed:,} failed"
+    words = f"Site {clean(site, LABEL)}: {summary}."
     title = tag("h3", "Site ", name_of(site))
     ring = _ring(hops, at=None, share=0.0, words=words, middle=(f"{done}/{len(hops)}", "visits done"), travels=False)
-    standing = tag("p", said, class_="standing")
+    standing = tag("p", summary, class_="standing")
     return tag("article", title, standing, ring, _hops(hops, link), class_="tour", data_key=site)
 
 
-# --- pieces
+# --- parts of a card
 
 
 def _ring(
     hops: Sequence[TravelHop], *, at: int | None, share: float, words: str, middle: tuple[str, str], travels: bool
 ) -> Markup:
-    step = max(1.0, len(hops) / MOST_NODES)
-    drawn = hops if step == 1.0 else [hops[int(at * step)] for at in range(MOST_NODES)]
+    step = max(1.0, len(hops) / MAX_NODES)
+    drawn = hops if step == 1.0 else [hops[int(at * step)] for at in range(MAX_NODES)]
     count = len(drawn)
     size = 12.0 if count <= 12 else 9.0 if count <= 20 else max(2.5, 150.0 / count)
     parts = [tag("circle", cx=MIDDLE, cy=MIDDLE, r=RADIUS, class_="track")]
@@ -166,7 +167,7 @@ def _ring(
 
 
 def _model(at: int | None, count: int) -> Markup:
-    """The model on its way round: it turns about the middle, so that it goes along the ring and not across it."""
+    """Draw the model; it rotates around the centre of the ring, so that it moves along the ring."""
     turn = 360.0 * (at or 0) / max(count, 1)
     body = tag("path", d="M0 -7L7 0L0 7L-7 0Z", transform=f"translate({MIDDLE:g} {MIDDLE - RADIUS - ORBIT:g})")
     gone = "model" if at is not None else "model gone"
@@ -174,7 +175,7 @@ def _model(at: int | None, count: int) -> Markup:
 
 
 def _mark(state: str, number: str, size: float, *, spare: bool, share: float = 0.0) -> Markup:
-    """A device on a ring: its form and its sign tell its state, its colour says it again."""
+    """Draw a device on a ring: shape, symbol and colour all show its state."""
     parts = [tag("circle", r=size, class_="node")]
     if spare:
         parts.append(tag("circle", r=size + 3.5, class_="spare"))
@@ -202,8 +203,8 @@ def _arc(share: float) -> str:
 
 
 def _hops(hops: Sequence[TravelHop], link: Link) -> Markup:
-    """Every hop in words: what the ring shows, and why something failed."""
-    named = hops if len(hops) <= MOST_NAMED else hops[:SOME_NAMED]
+    """List every hop in words, with its state and the reason of each failure."""
+    named = hops if len(hops) <= MAX_LISTED else hops[:LISTED_IF_MORE]
     items = [_hop(place, hop, link) for place, hop in enumerate(named)]
     if len(hops) > len(named):
         items.append(tag("li", f"and {len(hops) - len(named):,} more", class_="dim", data_key="more"))
@@ -218,9 +219,7 @@ def _hop(place: int, hop: TravelHop, link: Link) -> Markup:
 
 
 def _hop_words(hop: TravelHop) -> str:
-    """What became of a hop: its state, who was tried before, and why they failed."""
-    if not hop.told:
-        return "over; how is not told"
+    """Describe a hop: its state, the devices tried before, and why they failed."""
     last = hop.tries[-1] if hop.tries else None
     state = WORDS[hop.mark] + (_why(last.reason) if last else "")
     spare = ", a spare" if hop.spare else ""
@@ -229,9 +228,9 @@ def _hop_words(hop: TravelHop) -> str:
 
 def _before(hop: TravelHop) -> Iterable[str]:
     for it in hop.tries[:-1]:
-        yield f"before it {clean(it.device, LABEL)} {WORDS[it.state]}{_why(it.reason)}"
+        yield f"earlier: {clean(it.device, LABEL)} {WORDS[it.state]}{_why(it.reason)}"
 
 
 def _why(reason: str) -> str:
-    """A reason after a colon; that a visit failed is said already."""
+    """Return a failure's reason after a colon, without repeating that the visit failed."""
     return f": {clean(plain_reason(reason), REASON)}" if reason else ""

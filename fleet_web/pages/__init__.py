@@ -1,1 +1,1 @@
-"""One file for each page."""
+"""The pages, one module each."""

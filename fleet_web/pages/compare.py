@@ -1,68 +1,68 @@
-"""*Compare*: several jobs or simulations over each other."""
+"""*Compare*: several jobs or simulations in one chart."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.results.what_was_run import capital
+from coordinator.results.run_description import capital
 from fleet_web.drawing.curves import Curve, chart, key
 from fleet_web.drawing.job_sections import course_words, placed
-from fleet_web.drawing.markup import Markup, joined, name_of, table, tag
+from fleet_web.drawing.markup import name_of, table
+from fleet_web.elements import Words
+from fleet_web.page_updates import Patched, add_style, follow
 from fleet_web.pages.job import by_controls
-from fleet_web.patched import Patched, add_style
-from fleet_web.refreshing import follow
-from fleet_web.source import LIVE
-from fleet_web.story.comparison import MOST_RUNS, RunComparison, compared
+from fleet_web.sources.source import LIVE
+from fleet_web.story.comparison import MAX_RUNS, RunComparison, compared
 from fleet_web.story.job_story import ACROSS, JobStory
-from fleet_web.words import Words
 from sojourn.errors import SojournError
-from sojourn.protocol.figure_names import called
+from sojourn.markup import Markup, joined, tag
+from sojourn.protocol.metric_names import called
 from sojourn.text import clean
 
 if TYPE_CHECKING:
-    from fleet_web.source import Source, Sources
+    from fleet_web.sources.source import Source, Sources
     from fleet_web.story.job_story import Across
 
-MOST_CHOICES = 300
+MAX_CHOICES = 300
 LONGEST_TARGET = 60
 
 
 async def compare_page(sources: Sources) -> None:
-    """Whatever was chosen, over each other."""
+    """Show a comparison of the chosen runs."""
     add_style()
     ComparePage(sources)
 
 
 class ComparePage:
-    """One open page: which runs it compares, by what, and which curves are hidden."""
+    """The state of one open page: the compared runs, the x axis and the hidden curves."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = list(sources)
         self._choices: dict[str, tuple[Source, str]] = {}
-        """The runs that can be chosen, by the names that they are shown under."""
+        """The available runs, by displayed name."""
         self._chosen: list[str] | None = None
         self._stories: dict[str, JobStory] = {}
         self._hidden: set[str] = set()
         self._by: Across = "round"
         self._target = ""
-        Words("h2", "Which runs")
+        Words("h2", "Runs to compare")
         self._choose = Patched(self._act)
         Words("h2", "Curves")
         self._controls, self._curves = Patched(self._act), Patched(self._act)
-        Words("h2", "What each came to")
+        Words("h2", "Results")
         self._target_field, self._table = Patched(self._act), Patched()
         for source in self._sources:
             follow(source, ("jobs",), self.refresh)
 
     async def refresh(self) -> None:
-        """Ask what there is, and what is new of what was chosen."""
+        """Load the list of runs, and what is new in the chosen ones."""
         found: dict[str, tuple[Source, str]] = {}
         for source in self._sources:
-            for view in (await source.jobs())[:MOST_CHOICES]:
+            for view in (await source.jobs())[:MAX_CHOICES]:
                 found[view.job if source.name == LIVE else source.name] = source, view.job
         self._choices = found
         if self._chosen is None:
-            self._chosen = list(found)[: min(MOST_RUNS, 4)]
+            self._chosen = list(found)[: min(MAX_RUNS, 4)]
         self._chosen = [name for name in self._chosen if name in found]
         for name in self._chosen:
             source, job = found[name]
@@ -91,28 +91,28 @@ class ComparePage:
             for at, name in enumerate(self._choices)
         ]  # fmt: skip
         if not boxes:
-            return tag("p", "There is no job yet.", class_="dim")
-        return tag("ul", *boxes, class_="choose", aria_label="Runs that can be compared")
+            return tag("p", "No jobs yet.", class_="dim")
+        return tag("ul", *boxes, class_="choose", aria_label="Available runs")
 
     def _drawn(self, comparison: RunComparison) -> Markup:
         longest = max((story.clocks[-1] for story in comparison.runs.values()), default=0.0)
-        figures = [self._figure(comparison, figure, longest) for figure in comparison.figures]
-        if not figures:
-            return tag("p", "How good these models are was not measured.", class_="dim")
-        legend = key(self._of_figure(comparison, comparison.figures[0], longest)[0], act="hide")
-        return joined([legend, tag("div", *figures, class_="charts")])
+        metrics = [self._metric(comparison, metric, longest) for metric in comparison.metrics]
+        if not metrics:
+            return tag("p", "No metrics were measured for these models.", class_="dim")
+        legend = key(self._of_metric(comparison, comparison.metrics[0], longest)[0], act="hide")
+        return joined([legend, tag("div", *metrics, class_="charts")])
 
-    def _figure(self, comparison: RunComparison, figure: str, longest: float) -> Markup:
-        curves, words = self._of_figure(comparison, figure, longest)
-        shown = [f"{name}: {course_words(story, figure)}" for name, story in comparison.runs.items()]
-        picture = chart(curves, figure, " ".join(shown), words, whole=self._by == "round")
-        return tag("figure", tag("figcaption", capital(called(figure))), picture, data_key=figure)
+    def _metric(self, comparison: RunComparison, metric: str, longest: float) -> Markup:
+        curves, words = self._of_metric(comparison, metric, longest)
+        shown = [f"{name}: {course_words(story, metric)}" for name, story in comparison.runs.items()]
+        picture = chart(curves, metric, " ".join(shown), words, whole=self._by == "round")
+        return tag("figure", tag("figcaption", capital(called(metric))), picture, data_key=metric)
 
-    def _of_figure(self, comparison: RunComparison, figure: str, longest: float) -> tuple[list[Curve], str]:
+    def _of_metric(self, comparison: RunComparison, metric: str, longest: float) -> tuple[list[Curve], str]:
         curves, below = [], ACROSS[self._by]
         for look, (name, story) in enumerate(comparison.runs.items()):
             across, below = placed(story, self._by, longest)
-            curves.append(Curve(name, across, story.course(figure), look, name in self._hidden))
+            curves.append(Curve(name, across, story.course(metric), look, name in self._hidden))
         return curves, below
 
     def _target_markup(self) -> Markup:
@@ -126,7 +126,7 @@ class ComparePage:
             goal, why = None, str(error)
         rows = comparison.rows(goal)
         shown = [(name_of(row["run"]), *list(row.values())[1:]) for row in rows]
-        caption = "Each run" + (f", and what it took to reach {goal}" if goal else "")
+        caption = "Results per run" + (f", and the cost to reach {goal}" if goal else "")
         parts = [tag("p", clean(why, 500), class_="gap", role="alert")] if why else []
         return joined([*parts, table(list(rows[0]), shown, caption, numbers=range(2, len(rows[0])))])
 

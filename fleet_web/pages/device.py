@@ -1,4 +1,4 @@
-"""*Device*: what it is, and how it has been."""
+"""*Device*: its state, history and visits."""
 
 from __future__ import annotations
 
@@ -7,30 +7,74 @@ from typing import TYPE_CHECKING
 from nicegui import ui
 
 from coordinator.console.fleet_tables import device_lines
-from fleet_web.controls import Dropdown, Pager
-from fleet_web.pages.fleet_rows import state_of, state_text
-from fleet_web.pages.release_rows import tone
-from fleet_web.pages.visit_rows import VISIT_COLUMNS, mean_bytes, visit_row
-from fleet_web.pairs import Pairs
-from fleet_web.refreshing import follow
-from fleet_web.source import in_address
-from fleet_web.table import Cell, Column, Row, TextTable
-from fleet_web.times import RUN_CLOCK, moment
-from fleet_web.words import Words, address, link
-from sojourn.errors import JobError
+from fleet_web.drawing.markup import RUN_CLOCK, moment
+from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTable, Words, address, link
+from fleet_web.page_updates import follow
+from fleet_web.pages.fleet import state_of, state_text
+from fleet_web.pages.releases import tone
+from fleet_web.sources.source import in_address
+from sojourn.errors import JobError, SojournError
+from sojourn.logs import ordinal
+from sojourn.text import clock_of, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fleet_web.source import Source
-    from sojourn.protocol.fleet_messages import FleetDevice, VisitNote
+    from fleet_web.sources.source import Source
+    from sojourn.protocol.operator_messages import FleetDevice, VisitNote
     from sojourn.protocol.release import LineView
 
+
+VISIT_COLUMNS = (
+    Column("at", "Round finished"),
+    Column("job", "Job"),
+    Column("status", "Result"),
+    Column("samples", "Samples", number=True),
+    Column("loss", "Loss", number=True),
+    Column("seconds", "Took", number=True),
+    Column("bytes", "Bytes (round average)", number=True),
+    Column("site", "Site"),
+    Column("reason", "Reason"),
+)
+TONES = {"done": "good", "declined": "warn", "lost": "warn", "refused": "bad"}
+
+
+def visit_row(it: VisitNote, size: float | None, of: dict[str, str]) -> Row:
+    """Return a visit as a row; `of` is the source's name in addresses."""
+    what = f"round {it.round}" if it.phase == "train" else "estimation"
+    return Row(
+        f"{it.job} {it.round} {it.phase} {it.tour} {it.hop} {it.device} {it.at}",
+        (
+            Cell(moment(it.at)),
+            Cell(f"{it.job} {what}, tour {ordinal(it.tour)} hop {ordinal(it.hop)}", address("job", it.job, **of)),
+            Cell(it.status, tone=TONES[it.status]),
+            Cell(f"{it.samples:,}" if it.samples else "-"),
+            Cell(number(it.loss) if it.loss is not None else "-"),
+            Cell(clock_of(it.seconds) if it.seconds else "-"),
+            Cell(f"{size / 1000:,.1f} kB" if size is not None and it.status == "done" else "-"),
+            Cell(it.site),
+            Cell(it.reason or "-"),
+        ),
+    )
+
+
+async def mean_bytes(source: Source, visits: Sequence[VisitNote], most: int) -> dict[tuple[str, int], float]:
+    """Return the mean number of bytes per visit, by job and round; bytes are not counted per visit."""
+    found: dict[tuple[str, int], float] = {}
+    for job in list(dict.fromkeys(it.job for it in visits if it.phase == "train"))[:most]:
+        try:
+            history = (await source.job(job)).history
+        except SojournError:  # the job was removed, but its visits are still known
+            continue
+        found |= {(job, it.round): it.traffic / it.visits for it in history if it.visits}
+    return found
+
+
 VISITS = 1000
-"""The last visits of a device that can be leafed through."""
+"""Maximum number of visits in the list."""
 CHANGES = 200
 MEANS = 5
-"""Jobs of whose rounds the bytes are looked up."""
+"""Maximum number of jobs to load for the mean bytes of their rounds."""
 _RELEASE_COLUMNS = (
     Column("line", "Model line"),
     Column("serves", "Serves"),
@@ -42,7 +86,7 @@ _STATUSES = (("", "all"), ("done", "done"), ("declined", "declined"), ("lost", "
 
 
 class DeviceHistoryView:
-    """What one open page shows of a device."""
+    """The state of one open page of a device."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source, self._name = source, name
@@ -52,18 +96,20 @@ class DeviceHistoryView:
         self._state = Words("p", "", role="status").classes("lead")
         self._pairs = Pairs()
         Words("h2", "Releases")
-        self._releases = TextTable("Releases that this device was given", _RELEASE_COLUMNS, empty="It was given none.")
+        self._releases = TextTable(
+            "Releases sent to this device", _RELEASE_COLUMNS, empty="No releases were sent to this device."
+        )
         Words("h2", "Visits")
         with ui.element("div").classes("controls"):
             Dropdown("Shown", _STATUSES, self._choose)
-        self._table = TextTable("Visits, the newest first", VISIT_COLUMNS, empty="None is remembered.")
+        self._table = TextTable("Visits, newest first", VISIT_COLUMNS, empty="No visits are known.")
         self._pager = Pager(self._show_visits)
-        Words("h2", "Comings and goings")
-        self._changes = TextTable("Comings and goings, the newest first", _CHANGE_COLUMNS, empty="None is remembered.")
+        Words("h2", "Connections")
+        self._changes = TextTable("Connections, newest first", _CHANGE_COLUMNS, empty="No connections are known.")
         follow(source, ("fleet", "releases"), self.refresh)
 
     async def refresh(self) -> None:
-        """Show the device as it is now."""
+        """Update the page."""
         device = await self._source.device(self._name)
         self._show_device(device)
         await self._show_releases(device)
@@ -91,12 +137,12 @@ class DeviceHistoryView:
         if self._state.text != text:
             self._state.text = text
             self._state.classes(replace=f"lead state-{state_of(device)}")
-        told = [(word or "data", text) for word, text in device_lines(device, now)]
+        reported = [(word or "data", text) for word, text in device_lines(device, now)]
         dated = device.first >= RUN_CLOCK  # a run in a folder has no dates
-        self._pairs.show([(word, text) for word, text in told if dated or word not in {"state", "first seen"}])
+        self._pairs.show([(word, text) for word, text in reported if dated or word not in {"state", "first seen"}])
 
     async def _show_releases(self, device: FleetDevice) -> None:
-        """Which releases it serves, and what became of the rollouts of their lines."""
+        """Show the releases that the device serves, and the state of their rollouts."""
         of, given = in_address(self._source), device.doing.releases if device.doing else ()
         rows = [
             Row(
@@ -127,7 +173,7 @@ class DeviceHistoryView:
 
 
 def _turns(view: LineView, of: dict[str, str]) -> list[Row]:
-    """What became of a line's rollouts, the newest first."""
+    """Return the rollouts of a model line, newest first."""
     turns = view.plan.turns if view.plan else ()
     return [
         Row(
@@ -144,7 +190,7 @@ def _turns(view: LineView, of: dict[str, str]) -> list[Row]:
 
 
 async def device_page(source: Source, name: str) -> None:
-    """One device of a source."""
+    """Show one device of a source."""
     link("All devices", "fleet", **in_address(source))
     try:
         await source.device(name)

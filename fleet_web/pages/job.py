@@ -1,46 +1,57 @@
-"""*Job*: the live picture of the tours, curves, devices and rounds; one page for what runs and for what is over."""
+"""*Job*: tours, curves, devices and rounds of a running or finished job."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from coordinator.console.time_left import TimeLeft
-from fleet_web.device_link import DeviceLink
+from coordinator.console.job_progress import TimeLeft
 from fleet_web.drawing import job_sections, tours
 from fleet_web.drawing.job_list import job_rows
-from fleet_web.drawing.markup import Markup, joined, tag
-from fleet_web.folder.folder_source import FolderSource
-from fleet_web.patched import Patched, PatchedGrid, add_style
-from fleet_web.refreshing import follow
-from fleet_web.source import LIVE, in_address
-from fleet_web.story.job_story import ACROSS, JobStory
-from fleet_web.story.travel import length, replayed
-from fleet_web.story.visit_book import VisitBook
-from fleet_web.words import Words, address
+from fleet_web.drawing.markup import name_of
+from fleet_web.elements import Words, address
+from fleet_web.page_updates import Patched, PatchedGrid, add_style, follow
+from fleet_web.sources.folder_source import FolderSource
+from fleet_web.sources.source import LIVE, in_address
+from fleet_web.story.job_story import ACROSS, JobStory, VisitBook
+from fleet_web.story.tour_history import length, replayed
+from sojourn.markup import Markup, joined, tag
 
 if TYPE_CHECKING:
-    from fleet_web.source import Source, Sources
+    from fleet_web.sources.source import Source, Sources
     from fleet_web.story.job_story import Across
-    from fleet_web.story.travel import RoundTravel
+    from fleet_web.story.tour_history import RoundTravel
+
+
+@dataclass(frozen=True)
+class DeviceLink:
+    """Creates links to the devices of a source; `of` is its name in addresses, empty for the coordinator."""
+
+    of: str
+
+    def __call__(self, device: str) -> Markup:
+        """Return the name as a link."""
+        return tag("a", name_of(device), href=address("device", device, **({"of": self.of} if self.of else {})))
+
 
 FIRST_VISITS, FOLDER_VISITS = 3000, 100_000
-"""Visits that are asked for when a page is opened: of a coordinator, and of a folder."""
+"""Number of visits loaded when a page opens: from a coordinator, and from a folder."""
 NEW_VISITS = 20_000
-"""Visits of new rounds that are asked for at once, at most."""
+"""Maximum number of visits of new rounds loaded at once."""
 MORE = 20
-"""Visits that are asked for beyond those that rounds count: some were planned and never were."""
+"""Visits loaded in addition to the rounds' counts, because some planned visits never took place."""
 TRIES = 5
-"""How often the visits of a round are asked for."""
+"""Number of attempts to load the visits of a round."""
 REPLAY, FRAME = 12.0, 0.1
-"""Seconds that the replay of a round takes, and between two of its pictures."""
+"""Duration of a round's replay, and the time between two of its frames, in seconds."""
 NOW = "now"
 
 
 async def jobs_page(sources: Sources) -> None:
-    """All jobs of all sources: those that run, those that wait, those that are over."""
+    """Show all jobs of all sources: running, waiting and finished."""
     add_style()
     for source in sources:
         if source.name != LIVE:
@@ -58,13 +69,13 @@ def _job_list(source: Source) -> None:
 
 
 async def job_page(source: Source, name: str) -> None:
-    """One job of a source."""
+    """Show one job of a source."""
     add_style()
     JobPage(source, name)
 
 
 class JobPage:
-    """One open page: what it shows of a job, and what whoever looks at it has chosen."""
+    """The state of one open page of a job: the loaded data and the user's choices."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source, self._name = source, name
@@ -72,29 +83,29 @@ class JobPage:
         self._time_left = TimeLeft()
         self._book = VisitBook()
         self._asked = -1
-        """The newest round whose visits are here, or were asked for in vain; before that, -1."""
+        """The newest round whose visits were loaded or could not be loaded; initially -1."""
         self._tries = 0
         self._sites: dict[str, str] = {}
         self._story: JobStory | None = None
         self._shown: tuple[object, ...] | None = None
-        """How many rounds were over, and what there was to know, when that was last shown."""
+        """The number of finished rounds and of known events at the last update."""
         self._round: int | None = None
-        """The round that was chosen; None: the one under way, or else the newest."""
+        """The chosen round; None selects the current round, or the newest if none is running."""
         self._by: Across = "round"
         self._page = 0
         self._played: float | None = None
-        """The seconds of the round that a replay has shown; None where none runs."""
+        """The replay position in seconds; None if no replay is running."""
         self._tiles = Patched()
         self._gaps = Patched()
         self._controls, self._words, self._tours = (
-            self._section("Where the models are"),
+            self._section("Tours"),
             Patched(),
             PatchedGrid("tours"),
         )
-        self._course_controls, self._course = self._section("How good the models are"), Patched()
+        self._course_controls, self._course = self._section("Metrics"), Patched()
         self._arranged = Patched()
-        self._devices = self._section("Who takes part")
-        self._failures = self._section("What failed, and why")
+        self._devices = self._section("Participation")
+        self._failures = self._section("Failures")
         self._rounds = self._section("Rounds")
         self._player = ui.timer(FRAME, self._frame, active=False)
         follow(source, ("jobs", "fleet"), self.refresh)
@@ -104,7 +115,7 @@ class JobPage:
         return Patched(self._act)
 
     async def refresh(self) -> None:
-        """Ask what is new, and show it."""
+        """Load new data and update the page."""
         progress = await self._source.job(self._name)
         self._story = JobStory(progress, self._time_left.seconds(progress, time.monotonic()))
         news = await self._read_visits(self._story)
@@ -115,32 +126,32 @@ class JobPage:
             self._show_rounds(self._story)
 
     async def _read_visits(self, story: JobStory) -> bool:
-        """Ask for the visits of the rounds that are new; whether there were any, or this is the first look."""
+        """Load the visits of new rounds; return whether there were any, or whether this is the first call."""
         newest = story.history[-1].round if story.history else 0
         if newest == self._asked:
             return False
         if self._asked < 0:
-            most = FOLDER_VISITS if isinstance(self._source, FolderSource) else FIRST_VISITS
-            found = await self._source.visits(job=self._name, last=most)
-            self._book = VisitBook(found, complete=len(found) < most)
+            limit = FOLDER_VISITS if isinstance(self._source, FolderSource) else FIRST_VISITS
+            found = await self._source.visits(job=self._name, last=limit)
+            self._book = VisitBook(found, complete=len(found) < limit)
             self._sites = {it.device: it.site for it in await self._source.devices()}
         else:
             wanted = MORE + sum(it.visits + it.lost for it in story.history if it.round > self._asked)
             self._book.extended(await self._source.visits(job=self._name, last=min(wanted, NEW_VISITS)))
-        # The answer may be a moment older than the round: then it is asked for again.
+        # The visits may lag behind the round; in that case, load them again.
         self._tries = 0 if self._book.newest >= newest else self._tries + 1
         self._asked = newest if self._tries in {0, TRIES} else self._book.newest
         return True
 
-    # --- showing
+    # --- display
 
     def _show_now(self, story: JobStory) -> None:
-        """What changes while a round is under way, which may be often."""
+        """Update the parts that change during a round; called often."""
         self._tiles.markup = job_sections.tiles(story)
         self._show_tours(story)
 
     def _show_rounds(self, story: JobStory) -> None:
-        """What changes when a round is over."""
+        """Update the parts that change when a round finishes."""
         gaps = self._source.gaps() if isinstance(self._source, FolderSource) else []
         self._gaps.markup = joined(tag("p", gap, class_="gap") for gap in gaps)
         self._show_course(story)
@@ -153,11 +164,11 @@ class JobPage:
         self._course_controls.markup = by_controls(self._by)
         self._course.markup = job_sections.course(story, self._by)
         arranged = job_sections.arrangement(story)
-        heading = tag("h2", "How well the devices are arranged")
+        heading = tag("h2", "Arrangement of the devices")
         self._arranged.markup = joined([heading, arranged]) if arranged else Markup()
 
     def _travel(self, story: JobStory) -> RoundTravel | None:
-        """The round that is shown: the chosen one, or the one under way, or the newest."""
+        """Return the tours to show: of the chosen round, the current round, or the newest round."""
         if self._round is None and story.under_way:
             return story.under_way
         number = self._round if self._round is not None else self._book.newest
@@ -167,7 +178,7 @@ class JobPage:
         travel = self._travel(story)
         self._controls.markup = self._tour_controls(story, travel)
         if travel is None:
-            words = "The model is being prepared." if not story.over else "No visit is known."
+            words = "The coordinator is compiling the model." if not story.over else "No visits are known."
             self._words.markup = tag("p", words, class_="dim")
             self._tours.show([])
             return
@@ -175,19 +186,19 @@ class JobPage:
             travel = replayed(travel, self._played)
         parts = [tag("p", travel.gap, class_="gap")] if travel.gap else []
         if travel.under_way and self._played is None and story.view.phase == "estimate":
-            parts.append(tag("p", "Devices are estimated: each trains a copy of the model for a moment.", class_="dim"))
+            parts.append(tag("p", "Estimation: each device briefly trains a copy of the model.", class_="dim"))
         self._words.markup = joined([*parts, tours.legend()] if travel.tours else parts)
         self._tours.show(tours.cards(travel, self._link, self._page))
 
     def _tour_controls(self, story: JobStory, travel: RoundTravel | None) -> Markup:
         numbers, shown, latest = self._book.rounds, travel.round if travel else 0, self._round is None
-        now = [tag("option", "under way", value=NOW, selected=latest)] if story.under_way else []
+        now = [tag("option", "in progress", value=NOW, selected=latest)] if story.under_way else []
         past = None if now and latest else shown
         options = [tag("option", str(it), value=str(it), selected=it == past) for it in reversed(numbers)]
         if not now and not options:
             return Markup()
         pages = tours.pages(travel) if travel else 1
-        older, newer = _beside(numbers, shown)
+        older, newer = _neighbours(numbers, shown)
         parts = [
             tag("label", "Round ", tag("select", *now, *options, data_act="round")),
             _button("Older", f"round:{older}", off=older is None),
@@ -198,13 +209,13 @@ class JobPage:
             parts.append(_button(label, "replay:"))
         if pages > 1:
             parts += [
-                _button("Tours before", f"page:{self._page - 1}", off=self._page <= 0),
+                _button("Previous tours", f"page:{self._page - 1}", off=self._page <= 0),
                 tag("span", f"{self._page + 1} of {pages}"),
-                _button("More tours", f"page:{self._page + 1}", off=self._page >= pages - 1),
+                _button("Next tours", f"page:{self._page + 1}", off=self._page >= pages - 1),
             ]
-        return tag("div", *parts, class_="controls", role="group", aria_label="Which tours are shown")
+        return tag("div", *parts, class_="controls", role="group", aria_label="Page of tours")
 
-    # --- what whoever looks at it does
+    # --- user actions
 
     def _act(self, name: str, value: str) -> None:
         story = self._story
@@ -251,21 +262,21 @@ class JobPage:
 
 
 def by_controls(by: Across) -> Markup:
-    """By what curves are drawn."""
+    """Return the controls that select the x axis."""
     words = {"round": "by round", "time": "by time", "bytes": "by bytes"}
     buttons = [
         tag("button", words[each], type="button", aria_pressed="true" if each == by else "false", data_act=f"by:{each}")
         for each in ACROSS
     ]
-    return tag("div", *buttons, class_="controls", role="group", aria_label="What curves are drawn by")
+    return tag("div", *buttons, class_="controls", role="group", aria_label="X axis of the curves")
 
 
 def _button(label: str, act: str, *, off: bool = False) -> Markup:
     return tag("button", label, type="button", data_act=act, disabled=off)
 
 
-def _beside(numbers: list[int], shown: int) -> tuple[int | None, int | None]:
-    """The rounds before and after the one that is shown, of those that are known."""
+def _neighbours(numbers: list[int], shown: int) -> tuple[int | None, int | None]:
+    """Return the rounds before and after the shown one, among the known rounds."""
     before = [number for number in numbers if number < shown]
     after = [number for number in numbers if number > shown]
     return (before[-1] if before else None), (after[0] if after else None)

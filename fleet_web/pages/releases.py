@@ -1,4 +1,4 @@
-"""*Releases*: model lines, how their rollouts go, device by device, and the card."""
+"""*Releases*: model lines, rollouts with their progress and rules, devices, and the model card."""
 
 from __future__ import annotations
 
@@ -6,25 +6,121 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from coordinator.console.release_card import card_fields
-from coordinator.console.rollout_tables import summary
-from fleet_web.controls import Dropdown, Pager, search
-from fleet_web.pages.release_rows import DEVICE_COLUMNS, LINE_COLUMNS, device_row, line_row, rule_pairs
-from fleet_web.pairs import Pairs
-from fleet_web.refreshing import follow
-from fleet_web.source import in_address
-from fleet_web.table import TextTable
-from fleet_web.words import Words, link
+from coordinator.console.release_tables import card_fields, health_metric, health_pace, line_summary
+from fleet_web.drawing.markup import moment
+from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTable, Words, address, link, search
+from fleet_web.page_updates import follow
+from fleet_web.sources.source import in_address
 from sojourn.errors import SojournError
+from sojourn.protocol.release import BAD
+from sojourn.text import clock_of
 
 if TYPE_CHECKING:
-    from fleet_web.source import Source
-    from sojourn.protocol.release import LineView
+    from fleet_web.sources.source import Source
+    from sojourn.protocol.release import DeviceView, LineView
+
+
+LINE_COLUMNS = (
+    Column("line", "Model line"),
+    Column("version", "Rollout of", number=True),
+    Column("status", "Status"),
+    Column("stage", "Stage"),
+    Column("serves", "Fleet release"),
+    Column("devices", "Devices"),
+    Column("detail", "Detail"),
+)
+DEVICE_COLUMNS = (
+    Column("device", "Device"),
+    Column("stage", "Stage", number=True),
+    Column("serves", "Serves"),
+    Column("state", "State"),
+    Column("pace", "p95"),
+    Column("local", "Local data"),
+    Column("predictions", "Predictions", number=True),
+    Column("errors", "Errors", number=True),
+    Column("detail", "Message"),
+)
+_TONES = {"done": "good", "serving": "good", "running": "accent", "paused": "warn", "halted": "bad",
+          "rolling-back": "bad", "rolled-back": "warn", "away": "dim", "sent": "dim"}  # fmt: skip
+
+
+def tone(word: str) -> str:
+    """Return the CSS class for the state of a device or of a rollout."""
+    return "bad" if word in BAD else _TONES.get(word, "")
+
+
+def line_row(view: LineView, of: dict[str, str]) -> Row:
+    """Return a model line as a row; `of` is the source's name in addresses."""
+    return Row(
+        view.line,
+        (
+            Cell(view.line, address("release", view.line, **of)),
+            Cell(str(view.version)),
+            Cell(view.status, tone=tone(view.status)),
+            Cell(stage_text(view)),
+            Cell(f"{view.line} {view.serves}" if view.serves else "nothing"),
+            Cell(", ".join(f"{count} {state}" for state, count in sorted(view.counts.items()))),
+            Cell(view.detail or "-"),
+        ),
+    )
+
+
+def stage_text(view: LineView) -> str:
+    """Describe the current stage and its share of the fleet."""
+    share = f" ({100 * view.stages[view.stage - 1]:g} % of the fleet)" if 0 < view.stage <= len(view.stages) else ""
+    return f"{view.stage} of {len(view.stages)}{share}"
+
+
+def rule_pairs(view: LineView) -> list[tuple[str, str]]:
+    """Describe the stages of a rollout and the rules that undo it."""
+    pairs = [
+        ("stages", ", ".join(f"{100 * share:g} %" for share in view.stages)),
+        ("in progress", stage_text(view)),
+        ("previous release", f"{view.line} {view.before}" if view.before else "nothing"),
+    ]
+    rules = view.plan.rules
+    turns = [
+        f"{moment(it.at)}: {view.line} {it.version} {it.status}{f', {it.detail}' if it.detail else ''}"
+        for it in view.plan.turns
+    ]
+    return [
+        *pairs,
+        (
+            "unhealthy devices allowed",
+            f"{100 * rules.failures:g} % of a stage's devices; at least {rules.quorum} must report problems",
+        ),
+        ("latency allowed", f"95th percentile up to {rules.latency:g} times the previous release's"),
+        ("accuracy loss allowed", f"{100 * rules.accuracy:g} points; for another main metric, {100 * rules.worse:g} %"),
+        ("drift allowed", f"{100 * rules.drift:g} % of the distribution of predictions"),
+        ("errors allowed", f"{rules.errors} per device"),
+        ("each stage", f"healthy for {clock_of(rules.soak)}; waits {clock_of(rules.timeout)} for silent devices"),
+        ("unhealthy stage", "is rolled back immediately" if view.plan.undo else "pauses the rollout"),
+        *(("turned", text) for text in turns),
+    ]
+
+
+def device_row(it: DeviceView, of: dict[str, str]) -> Row:
+    """Return a device of a model line as a row."""
+    health = it.health
+    return Row(
+        it.device,
+        (
+            Cell(it.device, address("device", it.device, **of)),
+            Cell(str(it.stage)),
+            Cell(str(it.version) if it.version else "nothing"),
+            Cell(it.state, tone=tone(it.state)),
+            Cell((health and health_pace(health)) or "-"),
+            Cell((health and health_metric(health)) or "-"),
+            Cell(f"{health.predictions:,}" if health else "-"),
+            Cell(f"{health.errors:,}" if health else "-", tone="bad" if health and health.errors else ""),
+            Cell(it.detail or "-"),
+        ),
+    )
 
 
 async def releases_page(source: Source) -> None:
-    """All model lines of a source."""
-    table = TextTable("Model lines", LINE_COLUMNS, empty="No release was brought to the fleet yet (`sojourn release`).")
+    """Show all model lines of a source."""
+    table = TextTable("Model lines", LINE_COLUMNS, empty="No releases yet. Create one with `sojourn release`.")
 
     async def refresh() -> None:
         of = in_address(source)
@@ -34,7 +130,7 @@ async def releases_page(source: Source) -> None:
 
 
 class ModelLineView:
-    """What one open page shows of a model line."""
+    """The state of one open page of a model line."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source, self._name = source, name
@@ -50,7 +146,7 @@ class ModelLineView:
             search("Search", self._look_for)
             self._states = Dropdown("State", [("", "all states")], self._choose)
         self._table = TextTable(
-            "Devices, those that are not well first", DEVICE_COLUMNS, empty="It has reached none yet."
+            "Devices, unhealthy ones first", DEVICE_COLUMNS, empty="No devices have received it yet."
         )
         self._pager = Pager(self._show_devices)
         Words("h2", "Card")
@@ -58,9 +154,9 @@ class ModelLineView:
         follow(source, ("releases", "fleet"), self.refresh)
 
     async def refresh(self) -> None:
-        """Show the line as it is now."""
+        """Update the page."""
         line = self._line = await self._source.line(self._name)
-        text = summary(line)
+        text = line_summary(line)
         if self._summary.text != text:
             self._summary.text = text
         self._rules.show(rule_pairs(line))
@@ -99,6 +195,6 @@ class ModelLineView:
 
 
 async def release_page(source: Source, name: str) -> ModelLineView:
-    """One model line of a source."""
+    """Show one model line of a source."""
     link("All model lines", "releases", **in_address(source))
     return ModelLineView(source, name)

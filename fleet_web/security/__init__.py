@@ -1,1 +1,1 @@
-"""Who may see the pages, and from where."""
+"""Authentication and network exposure of the pages."""

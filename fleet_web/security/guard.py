@@ -1,4 +1,4 @@
-"""What stands before every request and every websocket: the right host, the right origin, and a session."""
+"""Checks every request and websocket for an allowed host, an allowed origin and a session."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from fleet_web.security.exposure import Exposure
-    from fleet_web.security.sessions import Sessions
+    from fleet_web.security.logins import Sessions
 
 COOKIE = "sojourn-session"
 OPEN = ("/login", "/enter")
-"""What can be seen without a session."""
+"""Paths that need no session."""
 ASSETS = "/_nicegui/"
-"""The library's own scripts and fonts: they say nothing of the fleet."""
+"""Scripts and fonts of the UI library; they contain no fleet data."""
 SOCKET = "/_nicegui_ws/"
 SAFE = ("GET", "HEAD")
 _POLICY = (
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class Guard:
-    """An ASGI application around another one. Without `sessions` nobody has to log in."""
+    """ASGI middleware that checks requests. Without `sessions`, no login is required."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class Guard:
         self._hosts, self._origins = exposure.hosts, exposure.origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or not."""
+        """Forward a request to the application, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
-        # What a proxy says of the client was read by the server already, if there is a proxy.
+        # The server has already applied the proxy's headers, if there is a proxy.
         scope["headers"] = [(key, value) for key, value in scope["headers"] if not key.lower().startswith(_FORWARDED)]
-        if why := self._strange(scope, headers):
+        if why := self._foreign_reason(scope, headers):
             peer = scope["client"][0] if scope.get("client") else "?"
             log.warning("refused %s from %s: %s", clean(scope["path"], 100), peer, clean(why, 200))
             await _refuse(scope, receive, send, why)
@@ -72,31 +72,31 @@ class Guard:
         token = _cookie(headers.get("cookie", ""))
         who = self._sessions.who(token, self._clock()) if self._sessions else ""
         if who is None and not scope["path"].startswith((*OPEN, ASSETS)):
-            await _unknown(scope, receive, send)
+            await _require_login(scope, receive, send)
             return
         scope["sojourn-user"] = who or ""
         if scope["type"] == "websocket":
-            await self.app(scope, self._watched(receive, send, token), send)
+            await self.app(scope, self._until_session_ends(receive, send, token), send)
         else:
             await self.app(scope, receive, _with_headers(send, tls=self._exposure.secure))
 
-    def _strange(self, scope: Scope, headers: dict[str, str]) -> str | None:
-        """Why a request cannot be of one of our own pages."""
+    def _foreign_reason(self, scope: Scope, headers: dict[str, str]) -> str | None:
+        """Return why a request cannot come from one of our pages; empty if it can."""
         host = headers.get("host", "").lower()
         if host not in self._hosts:
-            return f"the host {host!r} is not ours (--origin)"
+            return f"the host {host!r} is not allowed (--origin)"
         origin = headers.get("origin")
         speaks = scope["type"] == "websocket" or scope["method"] not in SAFE
         if speaks and origin is None:
-            return "it does not say which page it is of"
+            return "the request has no origin"
         if origin is not None and origin.lower() not in self._origins:
-            return f"it is of another page, of {origin!r}"
+            return f"the request comes from the origin {origin!r}"
         if scope["path"].startswith(SOCKET) and headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return "it is of a page of another site"
+            return "the request comes from another site"
         return None
 
-    def _watched(self, receive: Receive, send: Send, token: str) -> Receive:
-        """What a browser says over a websocket, until its session ends."""
+    def _until_session_ends(self, receive: Receive, send: Send, token: str) -> Receive:
+        """Yield a websocket's messages until its session ends."""
 
         async def next_message() -> Message:
             message = await receive()
@@ -135,10 +135,10 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, why: str) -> None:
         await response(scope, receive, send)
 
 
-async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    """Whoever is not logged in is sent to where that is done."""
+async def _require_login(scope: Scope, receive: Receive, send: Send) -> None:
+    """Redirect a client without a session to the login page."""
     page = scope["type"] == "http" and scope["method"] == "GET" and not scope["path"].startswith(SOCKET)
     if page:
         await RedirectResponse("/login", 303)(scope, receive, send)
     else:
-        await _refuse(scope, receive, send, "nobody is logged in")
+        await _refuse(scope, receive, send, "not logged in")

@@ -1,1 +1,1 @@
-"""What the page of a job tells, built alike from a coordinator's answers and from the tables of a folder."""
+"""Page models, built the same way from a coordinator's replies and from the tables of a folder."""

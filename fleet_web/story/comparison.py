@@ -1,4 +1,4 @@
-"""Several jobs or folders over each other: what they have in common, and what each came to."""
+"""Compares several jobs or folders: their common metrics, and the results of each."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coordinator.jobs.goal import goal_of, target_of
-from coordinator.results.task_figures import figure_in, figure_shown
+from coordinator.results.job_metrics import metric_in, metric_shown
 from sojourn.errors import ConfigError
-from sojourn.figures import clock_of
-from sojourn.protocol.figure_names import SHARES, called
+from sojourn.protocol.metric_names import SHARES, called
+from sojourn.text import clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from coordinator.jobs.goal import Goal
-    from coordinator.results.task_figures import TaskFigures
+    from coordinator.results.job_metrics import TaskMetrics
     from fleet_web.story.job_story import JobStory
 
-MOST_RUNS = 8
-"""More curves than this nobody can tell apart."""
+MAX_RUNS = 8
+"""Maximum number of runs; more curves would be indistinguishable."""
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Runs that learn the same kind of thing, by the names that they are shown under."""
+    """Comparable runs, by displayed name."""
 
     runs: Mapping[str, JobStory]
 
     @property
-    def task(self) -> TaskFigures:
-        """What all of them learn."""
+    def task(self) -> TaskMetrics:
+        """The task of all runs."""
         return next(iter(self.runs.values())).task
 
     @property
-    def figures(self) -> list[str]:
-        """The figures that at least one has, the main one first."""
-        there = {figure for story in self.runs.values() for figure in story.figures}
+    def metrics(self) -> list[str]:
+        """The metrics that at least one run has, the main one first."""
+        there = {metric for story in self.runs.values() for metric in story.metrics}
         return [name for name in self.task.names if name in there]
 
     def goal(self, text: str) -> Goal | None:
-        """What a person typed as a target; of shares also in percent, as they are shown."""
+        """Parse a target typed by a user; shares may also be given in percent, as displayed."""
         text = text.strip()
         if not text:
             return None
@@ -51,7 +51,7 @@ class RunComparison:
         return goal_of(wanted, self.task.kind, "the target") if wanted is not None else None
 
     def rows(self, goal: Goal | None = None) -> list[dict[str, str]]:
-        """A line for each run: last, best, and what it took to reach the target."""
+        """Return a row per run: last value, best value, and the cost to reach the target."""
         return [self._row(name, story, goal) for name, story in self.runs.items()]
 
     def _row(self, name: str, story: JobStory, goal: Goal | None) -> dict[str, str]:
@@ -61,20 +61,20 @@ class RunComparison:
             "run": name,
             "strategy": story.view.strategy,
             "rounds": str(history[-1].round),
-            f"{called(main)} last": figure_shown(main, figure_in(history[-1], main)),
-            "best": _best(figure_shown(main, figure_in(best, main)), best.round),
+            f"{called(main)} last": metric_shown(main, metric_in(history[-1], main)),
+            "best": _best(metric_shown(main, metric_in(best, main)), best.round),
             "time": clock_of(story.clocks[-1]),
             "MB": f"{story.megabytes:,.1f}",
         }
         return row | (_reached(story, goal) if goal else {})
 
 
-def _best(figure: str, number: int) -> str:
-    return figure if figure == "-" else f"{figure} (round {number})"
+def _best(metric: str, number: int) -> str:
+    return metric if metric == "-" else f"{metric} (round {number})"
 
 
 def _reached(story: JobStory, goal: Goal) -> dict[str, str]:
-    """What it took to reach the target: rounds, time and bytes."""
+    """Return the cost to reach the target: rounds, time and bytes."""
     at = next((place for place, it in enumerate(story.history) if goal.reached(it)), None)
     if at is None:
         return {"rounds to target": "not reached", "time to target": "-", "MB to target": "-"}
@@ -86,18 +86,20 @@ def _reached(story: JobStory, goal: Goal) -> dict[str, str]:
 
 
 def compared(runs: Mapping[str, JobStory]) -> RunComparison:
-    """The runs over each other; refused with the reason where that would say nothing."""
+    """Return the comparison; raise ConfigError if the runs are not comparable."""
     if not runs:
         raise ConfigError("choose at least one run")
-    if len(runs) > MOST_RUNS:
-        raise ConfigError(f"{len(runs)} runs are too many to tell apart: choose at most {MOST_RUNS}")
+    if len(runs) > MAX_RUNS:
+        raise ConfigError(f"{len(runs)} runs are too many: choose at most {MAX_RUNS}")
     kinds = {name: story.task.kind for name, story in runs.items()}
     if len(set(kinds.values())) > 1:
-        told = "; ".join(f"{name}: {kind}" for name, kind in kinds.items())
-        raise ConfigError(f"these learn different things, and no figure is common to them ({told}): choose one kind")
+        reported = "; ".join(f"{name}: {kind}" for name, kind in kinds.items())
+        raise ConfigError(
+            f"these runs have different tasks without a common metric ({reported}): choose runs of one kind"
+        )
     empty = _empty(runs)
     if empty:
-        raise ConfigError(f"not one round is finished of {', '.join(empty)}: there is nothing to compare yet")
+        raise ConfigError(f"{', '.join(empty)}: no finished round to compare yet")
     return RunComparison(runs)
 
 

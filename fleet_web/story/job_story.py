@@ -1,77 +1,180 @@
-"""A job as its page tells it: what it is, how it stands, its rounds, its tours, who took part."""
+"""The page model of a job: its state, rounds, tours and visits, its participating devices, and its failures."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
-from coordinator.console.round_clocks import clocked
-from coordinator.console.what_failed import by_line
+from coordinator.console.job_progress import clocked
+from coordinator.console.job_status import by_line
 from coordinator.records import ENDED
-from coordinator.results.measures import MEASURES
-from coordinator.results.task_figures import figure_in, task_of
-from fleet_web.story.travel import RoundTravel, present_tour
+from coordinator.results.job_metrics import MEASURES, metric_in, task_of
+from coordinator.results.visit_totals import flagged, losses
+from fleet_web.story.tour_history import RoundTravel, past_round, plain_reason, present_tour
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Literal
 
-    from coordinator.console.following import JobProgress
-    from coordinator.results.task_figures import TaskFigures
+    from coordinator.console.job_progress import JobProgress
+    from coordinator.results.job_metrics import TaskMetrics
+    from coordinator.results.visit_totals import Loss
+    from sojourn.protocol.operator_messages import VisitNote
     from sojourn.protocol.wire import JobView, RoundReport
 
     Across = Literal["round", "time", "bytes"]
 
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """How often a device took part. why: the reason of its newest failure, or why it has no visits."""
+
+    device: str
+    site: str
+    done: int = 0
+    failed: int = 0
+    why: str = ""
+
+
+class VisitBook:
+    """Visits by round. complete: whether it holds all visits of the job."""
+
+    def __init__(self, newest_first: Iterable[VisitNote] = (), *, complete: bool = True) -> None:
+        self.complete = complete
+        self._rounds: dict[int, list[VisitNote]] = {}
+        self._estimates: list[VisitNote] = []
+        for visit in reversed(list(newest_first)):
+            self._add(visit)
+
+    def _add(self, visit: VisitNote) -> None:
+        if visit.phase == "train":
+            self._rounds.setdefault(visit.round, []).append(visit)
+        else:
+            self._estimates.append(visit)
+
+    def extended(self, newest_first: Sequence[VisitNote]) -> None:
+        """Return a book with the visits of newer rounds added; rounds already known are unchanged."""
+        known = self.newest
+        for visit in reversed(newest_first):
+            if visit.round > known:
+                self._add(visit)
+
+    @property
+    def newest(self) -> int:
+        """Return the newest round with known visits."""
+        return max(self._rounds, default=0)
+
+    @property
+    def rounds(self) -> list[int]:
+        """Return the rounds with known visits."""
+        return sorted(self._rounds)
+
+    def travel(self, number: int) -> RoundTravel:
+        """Return the tours of a finished round."""
+        if number not in self._rounds:
+            gap = f"The visits of round {number} are unknown: older visits are dropped, or were never recorded."
+            return RoundTravel(number, (), gap=gap)
+        return past_round(number, self._rounds[number])
+
+    def losses(self) -> list[Loss]:
+        """Return why visits failed, most frequent first."""
+        return losses(self._rows())
+
+    def flagged(self) -> list[Loss]:
+        """Return which visits the gate would have refused, most frequent reason first."""
+        return flagged(self._rows())
+
+    def _rows(self) -> list[dict[str, str]]:
+        """Return the visits with a reason or a failure."""
+        return [
+            {"status": it.status, "reason": it.reason, "device": it.device}
+            for visits in (self._estimates, *self._rounds.values())
+            for it in visits
+            if it.reason or it.status != "done"
+        ]
+
+    def shares(self, sites: Mapping[str, str]) -> list[DeviceShare]:
+        """Return each device's share of the visits, most visited first. sites: all devices and their sites."""
+        done: Counter[str] = Counter()
+        failed: Counter[str] = Counter()
+        why: dict[str, str] = {}
+        where = dict(sites)
+        for visits in self._rounds.values():
+            for it in visits:
+                where.setdefault(it.device, it.site)
+                if it.status == "done":
+                    done[it.device] += 1
+                else:
+                    failed[it.device] += 1
+                    why[it.device] = f"{it.status}: {plain_reason(it.reason)}" if it.reason else it.status
+        never = {
+            it.device: f"declined the estimation: {plain_reason(it.reason)}"
+            for it in self._estimates
+            if it.status != "done"
+        }
+        shares = [
+            DeviceShare(device, site, done[device], failed[device], why.get(device) or _never(device, done, never))
+            for device, site in where.items()
+        ]
+        return sorted(shares, key=lambda it: (-it.done, -it.failed, it.device))
+
+
+def _never(device: str, done: Mapping[str, int], declined: Mapping[str, str]) -> str:
+    """Return why a device was never visited, as far as that is known."""
+    return "" if done[device] else declined.get(device, "no round selected it")
+
+
 ACROSS: dict[Across, str] = {"round": "round", "time": "time", "bytes": "MB over MQTT"}
-"""By what a figure can be drawn, and what that is called."""
+"""The x axes a metric can be drawn over, and their labels."""
 
 
 @dataclass(frozen=True)
 class JobStory:
-    """A job that runs, waits or is over; `left`: the seconds that it will still take, where that can be told."""
+    """A job in any state. left: the estimated remaining seconds, if known."""
 
     progress: JobProgress
     left: float | None = None
 
     @property
     def view(self) -> JobView:
-        """The job as the coordinator sees it now."""
+        """The current state of the job, as reported by the coordinator."""
         return self.progress.view
 
     @property
     def history(self) -> Sequence[RoundReport]:
-        """Every round that is done."""
+        """Every finished round."""
         return self.progress.history
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the job has ended."""
         return self.view.status in ENDED
 
     @cached_property
-    def task(self) -> TaskFigures:
-        """What is learnt."""
+    def task(self) -> TaskMetrics:
+        """The learning task."""
         return task_of(self.view)
 
     @cached_property
     def clocks(self) -> list[float]:
-        """The seconds from the job's beginning to the end of each round."""
+        """The seconds from the job's start to the end of each round."""
         return [clock for _, clock in clocked(self.progress)]
 
     @cached_property
-    def figures(self) -> list[str]:
-        """The figures that were measured, the main one first."""
+    def metrics(self) -> list[str]:
+        """The measured metrics, the main one first."""
         return self.task.measured(self.history)
 
     @cached_property
     def measures(self) -> list[str]:
-        """The measures of arrangements that at least one round has."""
+        """The arrangement measures that at least one round has."""
         return [name for name in MEASURES if any(isfinite(it.quality.get(name, nan)) for it in self.history)]
 
     def across(self, by: Across) -> list[float]:
-        """Where each round stands: its number, seconds since the beginning, or megabytes so far."""
+        """Return the x position of each round: its number, seconds since the start, or megabytes so far."""
         if by == "round":
             return [float(it.round) for it in self.history]
         if by == "time":
@@ -82,29 +185,27 @@ class JobStory:
             sums.append(total)
         return sums
 
-    def course(self, figure: str) -> list[float]:
-        """A figure, or a measure of the arrangement, of every round; NaN where it was not measured."""
-        if figure in MEASURES:
-            return [it.quality.get(figure, nan) for it in self.history]
-        return [figure_in(it, figure) for it in self.history]
+    def course(self, metric: str) -> list[float]:
+        """Return a metric or an arrangement measure for every round; NaN if it was not measured."""
+        if metric in MEASURES:
+            return [it.quality.get(metric, nan) for it in self.history]
+        return [metric_in(it, metric) for it in self.history]
 
     @property
     def megabytes(self) -> float:
-        """All that went over MQTT."""
+        """Return the total MQTT traffic in megabytes."""
         return sum(it.traffic for it in self.history) / 1e6
 
     @property
     def under_way(self) -> RoundTravel | None:
-        """The tours that are out now; None where none is."""
+        """Return the current tours; None if there are none."""
         if self.over or not self.view.tours:
             return None
         tours = tuple(present_tour(tour) for tour in self.view.tours)
-        unknown = any(not hop.told for tour in tours for hop in tour.hops)
-        gap = "This coordinator is older than 0.9.0: it tells how many visits were lost, and not which." * unknown
-        return RoundTravel(self.view.round + 1, tours, under_way=True, gap=gap)
+        return RoundTravel(self.view.round + 1, tours, under_way=True)
 
-    def happened(self) -> list[str]:
-        """What people should know of the rounds, each thing once with the rounds it is of; and what is so now."""
+    def notices(self) -> list[str]:
+        """Return the rounds' notices, each once with the rounds it applies to, and the current ones."""
         lines = [f"{line} ({_rounds(rounds)})" for line, rounds in by_line(self.history).items()]
         return [*self.view.notes, *reversed(lines)]
 

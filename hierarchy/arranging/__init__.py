@@ -1,1 +1,1 @@
-"""Which devices form which tours: one file for each arranger, and what they share."""
+"""Grouping devices into tours: one module for each arranger, and their shared code."""

@@ -1,8 +1,9 @@
-"""What an arranger gets and gives: the candidate devices, the context of the round, and the client sets it makes."""
+"""The input and output of arrangers, and the call and check of a custom arranger."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -12,19 +13,23 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from sojourn.errors import Fault
+from sojourn.errors import Fault, JobError
+from sojourn.parts.custom_code import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from sojourn.parts import CustomArranger
+
+
 Memo = dict[str, tuple[int, ...]]
-"""What an arranger remembers between rounds, by device name."""
+"""The state of an arranger between rounds, by device name."""
 
 
 class ClientSet(msgspec.Struct, frozen=True):
-    """One tour in the making: its site, and its devices in the order of visits."""
+    """One planned tour: its site, and its devices in the order of visits."""
 
     site: str
     devices: tuple[str, ...]
@@ -32,12 +37,12 @@ class ClientSet(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The devices that may be arranged, by sorted name, and what is known of them.
+    """The devices that may be arranged, by sorted name, and their known properties.
 
-    reach: the devices that each site reaches. signatures: a row for each device, whatever the estimator gives; samples:
-    how many each device has; None where nobody asked. by_class: the columns of the rows are classes; counts: the rows
-    are true label counts; classes: how many classes there are, where the columns do not show it; reached: the table of
-    who reaches whom, where it was made before.
+    reach: the devices that each site reaches. signatures: a row for each device from the estimator. samples: the sample
+    count of each device; None if not measured. by_class: the columns of the rows are classes. counts: the rows are true
+    label counts. classes: the number of classes, if the columns do not show it. reached: the reachability table, if it
+    was computed before.
     """
 
     devices: tuple[str, ...]
@@ -59,27 +64,27 @@ class Candidates:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites by sorted name."""
+        """Return the sites by sorted name."""
         return tuple(sorted(self.reach))
 
     @cached_property
     def table(self) -> NDArray[np.bool_]:
-        """Who reaches whom: a row for each device, a column for each site."""
+        """The reachability table: a row for each device, a column for each site."""
         return reach_table(self.devices, self.reach) if self.reached is None else self.reached
 
     def rows_of(self, devices: Iterable[str]) -> list[int]:
-        """The numbers of some of the devices, without those that are not among them."""
+        """Return the row numbers of these devices, without devices that are not candidates."""
         places = ((device, bisect_left(self.devices, device)) for device in devices)
         return [at for device, at in places if at < len(self.devices) and self.devices[at] == device]
 
     @cached_property
-    def here(self) -> NDArray[np.int64]:
-        """The numbers of the devices that reach a site."""
+    def online(self) -> NDArray[np.int64]:
+        """The row numbers of the devices that reach a site."""
         return np.flatnonzero(self.table.any(axis=1))
 
 
 def reach_table(devices: Sequence[str], reach: Mapping[str, frozenset[str]]) -> NDArray[np.bool_]:
-    """A row for each device, a column for each site by sorted name."""
+    """Return the reachability table: a row for each device, a column for each site by sorted name."""
     row = {device: number for number, device in enumerate(devices)}
     columns = np.zeros((len(reach), len(row)), bool)
     for column, site in zip(columns, sorted(reach), strict=True):
@@ -89,10 +94,10 @@ def reach_table(devices: Sequence[str], reach: Mapping[str, frozenset[str]]) -> 
 
 @dataclass(frozen=True)
 class ArrangeContext:
-    """The round that is arranged.
+    """The round to arrange.
 
-    seed: of this round alone; sets: how many the schedule asks for, instead of the arranger's own number; memo: what
-    the arranger remembered in the round before.
+    seed: of this round only; sets: how many the schedule asks for, instead of the arranger's number; memo: the
+    arranger's state after the previous round.
     """
 
     seed: int
@@ -103,7 +108,42 @@ class ArrangeContext:
 
 @dataclass(frozen=True)
 class Arranged:
-    """The client sets of a round in plan order, and what to remember for the next."""
+    """The client sets of a round in plan order, and the memo for the next round."""
 
     sets: tuple[ClientSet, ...]
     memo: Memo
+
+
+def custom_sets(settings: CustomArranger, candidates: Candidates, context: ArrangeContext) -> Arranged:
+    """Call `arrange(candidates, context)` of the user's class; if it returns only sets, the memo is unchanged."""
+    returned = load(settings, "arrange").arrange(candidates, context)
+    sets, memo = (returned.sets, returned.memo) if isinstance(returned, Arranged) else (returned, context.memo)
+    if not isinstance(sets, (list, tuple)) or not sets:
+        raise JobError(f"{settings.part} arranged no sets; it must return Arranged, or a list of ClientSet")
+    for number, each in enumerate(sets):
+        if flaw := _flaw(each, candidates):
+            raise JobError(f"set {number} that {settings.part} arranged {flaw}")
+    uses = Counter(device for each in sets for device in each.devices)
+    if settings.once and (repeated := [device for device, times in uses.items() if times > 1]):
+        raise JobError(f"{settings.part} arranged {repeated[0]} twice; to allow this, set arranger.once = false")
+    try:
+        return Arranged(tuple(sets), msgspec.convert(memo, Memo))
+    except msgspec.ValidationError as error:
+        raise JobError(f"the memo of {settings.part} must map device names to whole numbers: {error}") from error
+
+
+def _flaw(each: object, candidates: Candidates) -> str | None:
+    """Return what is wrong with a set; None if it is valid."""
+    if not isinstance(each, ClientSet):
+        return f"is a {type(each).__name__}, not a ClientSet"
+    if each.site not in candidates.reach:
+        return f"is at {each.site}, which is not a site"
+    if not isinstance(each.devices, (list, tuple)) or not each.devices:
+        return "has no devices"
+    if len(set(each.devices)) < len(each.devices):
+        return "has a device twice; to repeat visits, set the schedule's passes"
+    if unknown := [device for device in each.devices if device not in candidates.devices]:
+        return f"has {unknown[0]}, which is not a candidate device"
+    if unreachable := [device for device in each.devices if device not in candidates.reach[each.site]]:
+        return f"has {unreachable[0]}, which does not reach {each.site}"
+    return None

@@ -1,12 +1,12 @@
-"""FedSeq's superclients: groups of unlike devices.
+"""FedSeq's superclients: groups of dissimilar devices.
 
 Zaccone, Rizzardi, Caldarola, Ciccone, Caputo: "Speeding up Heterogeneous Federated Learning with Sequentially Trained
-Superclients", Algorithms 2 and 3. A superclient closes with |D_S|min samples or K_S,max devices. When devices run out
+Superclients", Algorithms 2 and 3. A superclient closes with |D_S|min samples or K_S,max devices. If devices run out
 before the last one closes, its devices join, one after another, the superclient that has the fewest devices (then the
-fewest samples, then the first made), which keeps K_S,max as far as it can be kept; if no other exists, it stays.
+fewest samples, then the first made), which keeps K_S,max as far as possible; if there is no other, it stays.
 
-With `sets` and `size` there are exactly so many superclients of that size instead, as in VISIT's tables; too few
-devices make them of level size. Ties in tau go to the lowest number.
+With `sets` and `size` there are exactly `sets` superclients of that size instead, as in VISIT's tables; too few devices
+make them of level size. Ties in tau go to the lowest number.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.arranging.metrics import as_distributions, tau
 from hierarchy.arranging.pools import level
+from hierarchy.arranging.rows import as_distributions, tau
 from sojourn.errors import Fault
 from sojourn.randomness import derive, generator
 
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     Samples = NDArray[np.int64]
 
 Picker = Callable[[list[int]], int]
-"""Takes a device that no superclient has for one with these members."""
+"""Picks the next device for a superclient with these members."""
 TIE = 1e-12
-"""Metrics this close are equal: the order in which a machine sums must not decide."""
+"""Metrics this close are equal: the summation order of a machine must not decide."""
 RESTARTS = 10
-"""How often k-means begins anew; the tightest clusters are kept."""
+"""How often k-means is restarted; the tightest clusters are kept."""
 
 
 @dataclass(frozen=True, eq=False)
 class KnownDevices:
-    """What is known of the devices: a row and a number of samples for each, where they are needed."""
+    """The known data of the devices: a row and a sample count for each, where needed."""
 
     devices: int
     rows: Rows | None = None
     samples: Samples | None = None
     classes: int | None = None
-    """How many classes there are, where the rows' columns are something else."""
+    """The number of classes, if the columns of the rows are not classes."""
 
 
 def fedseq_groups(settings: FedSeqArranger, known: KnownDevices, sets: int, seed: int) -> list[list[int]]:
-    """The superclients of the numbers below `known.devices`; `sets` of them where the settings have a size."""
+    """Return superclients of the numbers below `known.devices`; `sets` of them if the settings have a size."""
     pick = _picker(settings, known, seed)
     if not settings.size:
         return _superclients(settings, known, pick)
@@ -64,7 +64,7 @@ def fedseq_groups(settings: FedSeqArranger, known: KnownDevices, sets: int, seed
 
 
 def _superclients(settings: FedSeqArranger, known: KnownDevices, pick: Picker) -> list[list[int]]:
-    """Superclients that close by themselves, of all devices."""
+    """Return superclients of all devices that close by sample or device count."""
     if known.samples is None:
         raise Fault("superclients of unknown samples")
     samples = known.samples
@@ -91,15 +91,15 @@ def _picker(settings: FedSeqArranger, known: KnownDevices, seed: int) -> Picker:
     if known.rows is None:
         raise Fault("FedSeq's grouping needs rows")
     if settings.grouping == "k-means":
-        return _dealing(known.rows, known.classes or known.rows.shape[1], seed)
+        return _deal(known.rows, known.classes or known.rows.shape[1], seed)
     return _greedy(settings, known, known.rows, seed)
 
 
-def _dealing(rows: Rows, classes: int, seed: int) -> Picker:
-    """Algorithm 2: a random device of each cluster in turn; the turn goes on from one superclient to the next."""
+def _deal(rows: Rows, classes: int, seed: int) -> Picker:
+    """Algorithm 2: a random device of each cluster in turn; the turn continues from one superclient to the next."""
     draw = generator(seed, "fedseq")
     decks = [draw.permutation(members).tolist() for members in _k_means(rows, classes, derive(seed, "k-means"))]
-    # By number they would stand in the order of names, which is no order to deal by.
+    # Unshuffled, the decks would be in the order of device names, which would bias the deal.
     decks = [decks[at] for at in generator(seed, "decks").permutation(len(decks))]
     turn = 0
 
@@ -114,7 +114,7 @@ def _dealing(rows: Rows, classes: int, seed: int) -> Picker:
 
 
 def _k_means(rows: Rows, classes: int, seed: int) -> list[list[int]]:
-    """As many clusters as classes, but no more than there are different rows; by their lowest member."""
+    """Return as many clusters as classes, but no more than there are distinct rows; by their lowest member."""
     from sklearn.cluster import KMeans  # noqa: PLC0415  # only where this grouping is asked for
 
     clusters = min(classes, len(np.unique(rows, axis=0)))
@@ -123,7 +123,7 @@ def _k_means(rows: Rows, classes: int, seed: int) -> list[list[int]]:
 
 
 def _greedy(settings: FedSeqArranger, known: KnownDevices, rows: Rows, seed: int) -> Picker:
-    """Algorithm 3: a random first device, then the one farthest from the superclient's estimate."""
+    """Algorithm 3: a random first device, then the device farthest from the superclient's estimate."""
     if settings.distributions:
         rows = as_distributions(rows)
     draw = generator(seed, "fedseq")
@@ -143,7 +143,7 @@ def _greedy(settings: FedSeqArranger, known: KnownDevices, rows: Rows, seed: int
 
 
 def _estimate(settings: FedSeqArranger, rows: Rows, samples: Samples | None, members: list[int]) -> Rows:
-    """A superclient's running estimate of its data."""
+    """Return a superclient's running estimate of its data."""
     match settings.estimate:
         case "midpoint":
             return reduce(lambda estimate, member: (estimate + rows[member]) / 2, members[1:], rows[members[0]])

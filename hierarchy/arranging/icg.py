@@ -1,19 +1,19 @@
-"""FedGSP's inter-cluster grouping: groups that are equal in size, alike to each other and mixed inside.
+"""FedGSP's inter-cluster grouping: groups of equal size, similar to each other and mixed within.
 
 Zeng et al.: "Heterogeneous Federated Learning via Grouped Sequential-to-Parallel Training", Algorithm 2. With N devices
-and f groups wanted: L = floor(N / f); L·floor(N / L) random devices stay, the others rest; their rows go into L
-clusters of equal size, by turns an assignment of least cost (a flow, eq. 10 to 13) and new centroids, until they stop;
-each of floor(N / L) groups, which can be more than f, gets one random device of each cluster.
+and f requested groups: L = floor(N / f); L·floor(N / L) random devices are used, the others rest. Their rows are put
+into L clusters of equal size, alternating an assignment of least cost (a flow, eq. 10 to 13) and new centroids until
+convergence. Each of floor(N / L) groups, which can be more than f, gets one random device of each cluster.
 
-Devices with much data are clustered by how much it is, and then one unlucky draw undoes what the clusters promise. So
-the groups are drawn `draws` times, and those that are most alike stay; `draws = 1` is the paper's.
+Devices with much data are clustered by how much they have, and one unlucky draw can undo the balance of the clusters.
+So the groups are drawn `draws` times, and the most similar ones are kept; `draws = 1` is the paper's method.
 
-The paper does not say where centroids begin: here as in k-means++ (each next one a device, drawn by its squared
-distance to the nearest so far); small fleets try several and keep the tightest clusters (eq. 10). Up to `ARCS` pairs
-of a device and a cluster the assignment is exact. Larger fleets are cut at random: the groups into blocks with devices
-of their own, and the clusters of a block into parts of at most `CLUSTERS` with devices of their own, so that a group
-still gets one device of each of L clusters of equal size, but a cluster is the best only among the few thousand
-devices it was made of.
+The paper does not define the first centroids. Here they are drawn as in k-means++ (each next one a device, drawn by its
+squared distance to the nearest so far); small fleets try several and keep the tightest clusters (eq. 10). Up to `ARCS`
+pairs of a device and a cluster the assignment is exact. Larger fleets are split at random: the groups into blocks of
+separate devices, and the clusters of a block into parts of at most `CLUSTERS` with separate devices. So a group still
+gets one device of each of L clusters of equal size, but a cluster is optimal only among the few thousand devices of its
+part.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 ARCS = 1_500_000
-"""Up to so many pairs of a device and a cluster all devices are clustered together."""
+"""Up to this many pairs of a device and a cluster, all devices are clustered together."""
 CLUSTERS, DEVICES = 50, 2000
-"""Beyond: about as many clusters, and devices, as are clustered together."""
-MOST_STARTS, CHEAP_ARCS = 10, 10_000
-"""Clusters are made from several first centroids, as many as have so many pairs in all."""
+"""In larger fleets: about how many clusters, and devices, are clustered together."""
+MAX_STARTS, CHEAP_ARCS = 10, 10_000
+"""Clusters are made from several first centroids, as long as their pairs add up to at most the second number."""
 UNITS = 2**40
-"""The largest cost of an assignment, in the whole units that the flow needs.
+"""The largest cost of an assignment, in the whole units that the flow solver needs.
 
-The solver multiplies a cost by the number of nodes, which must stay below 2^63. Each cost is wrong by half a unit at
-most, so the assignment of n devices costs at most n / UNITS of the largest single cost more than the best one.
+The solver multiplies a cost by the number of nodes, which must stay below 2^63. Each cost is wrong by at most half a
+unit, so the assignment of n devices costs at most n / UNITS of the largest single cost more than the best one.
 """
 
 
 def icg_groups(settings: IcgArranger, rows: Rows, sets: int, seed: int) -> list[list[int]]:
-    """The groups as row numbers, one of each cluster in the clusters' order; who is in none rests."""
+    """Return the groups as row numbers, one device of each cluster in the clusters' order; unused devices rest."""
     if not len(rows):
         return []
     clusters = len(rows) // min(sets, len(rows))
@@ -66,19 +66,19 @@ def icg_groups(settings: IcgArranger, rows: Rows, sets: int, seed: int) -> list[
             draw = generator(seed, "clusters", block, part)
             cluster = equal_clusters(rows[mine], width, settings.iterations, draw)
             columns += [mine[cluster == number] for number in range(width)]
-        draws = settings.draws if rows.min() >= 0 else 1  # only amounts have shares
+        draws = settings.draws if rows.min() >= 0 else 1  # only non-negative amounts have shares
         groups += _one_of_each(columns, rows, draws, generator(seed, "groups", block)).tolist()
     return groups
 
 
 def _one_of_each(clusters: list[Numbers], rows: Rows, draws: int, draw: np.random.Generator) -> Numbers:
-    """Groups with one random device of each cluster: of some draws, the one whose groups' shares vary least."""
+    """Return groups with one random device of each cluster: of several draws, the one whose shares vary least."""
     tries = [np.stack([draw.permutation(each) for each in clusters], axis=1) for _ in range(draws)]
     return min(tries, key=lambda table: _spread(rows, table)) if len(tries) > 1 else tries[0]
 
 
 def _spread(rows: Rows, groups: Numbers) -> float:
-    """How far the groups' normalised sums are from their mean, in squares."""
+    """Return the summed squared distances of the groups' normalised sums from their mean."""
     sums = np.zeros((len(groups), rows.shape[1]))
     for members in groups.T:
         sums += rows[members]
@@ -88,7 +88,7 @@ def _spread(rows: Rows, groups: Numbers) -> float:
 
 
 def equal_clusters(rows: Rows, clusters: int, iterations: int, draw: np.random.Generator) -> Numbers:
-    """The cluster of each row: `clusters` of equal size, the tightest of some tries where these are cheap."""
+    """Return the cluster of each row: `clusters` of equal size, the tightest of several tries if these are cheap."""
     if clusters in (1, len(rows)):
         return np.arange(len(rows)) % clusters
     tries = [_converged(rows, clusters, iterations, draw) for _ in range(_starts(len(rows) * clusters))]
@@ -96,7 +96,7 @@ def equal_clusters(rows: Rows, clusters: int, iterations: int, draw: np.random.G
 
 
 def _converged(rows: Rows, clusters: int, iterations: int, draw: np.random.Generator) -> tuple[float, Numbers]:
-    """Assignment and centroids by turns until neither moves: the sum of squared distances, and the clusters."""
+    """Alternate assignment and centroids until convergence; return the sum of squared distances, and the clusters."""
     costs = _squared_distances(rows, _first_centroids(rows, clusters, draw))
     cluster = assign(costs)
     for _ in range(iterations - 1):
@@ -109,16 +109,16 @@ def _converged(rows: Rows, clusters: int, iterations: int, draw: np.random.Gener
 
 
 def _starts(arcs: int) -> int:
-    """How many first centroids are tried."""
-    return max(1, min(MOST_STARTS, CHEAP_ARCS // arcs))
+    """Return how many first centroids to try."""
+    return max(1, min(MAX_STARTS, CHEAP_ARCS // arcs))
 
 
 def assign(costs: Rows) -> Numbers:
-    """The column of each row, the same number of rows for each column, at the least sum of costs."""
+    """Return the column of each row, equally many rows for each column, at the least sum of costs."""
     from ortools.graph.python import min_cost_flow  # noqa: PLC0415 - loaded only where devices are clustered
 
     devices, clusters = costs.shape
-    # What a row costs more than its cheapest column is all that counts.
+    # Only a row's extra cost over its cheapest column matters.
     more = costs - costs.min(axis=1, keepdims=True)
     units = np.rint(more * (UNITS / (more.max() or 1.0))).astype(np.int64)
     flow = min_cost_flow.SimpleMinCostFlow()
@@ -137,7 +137,7 @@ def assign(costs: Rows) -> Numbers:
 
 
 def _blocks(kept: Numbers, clusters: int, count: int) -> list[Numbers]:
-    """The kept devices in blocks of whole groups; one where all can be clustered together."""
+    """Return the used devices in blocks of whole groups; a single block if all can be clustered together."""
     if clusters * len(kept) <= ARCS:
         return [kept]
     each = max(1, DEVICES // min(clusters, CLUSTERS))
@@ -146,7 +146,7 @@ def _blocks(kept: Numbers, clusters: int, count: int) -> list[Numbers]:
 
 
 def _first_centroids(rows: Rows, clusters: int, draw: np.random.Generator) -> Rows:
-    """Devices' rows, each next one drawn by its squared distance to the nearest so far (k-means++)."""
+    """Return devices' rows, each next one drawn by its squared distance to the nearest so far (k-means++)."""
     chosen = [int(draw.integers(len(rows)))]
     nearest = _squared_distances(rows, rows[chosen])[:, 0]
     while len(chosen) < clusters:
@@ -157,7 +157,7 @@ def _first_centroids(rows: Rows, clusters: int, draw: np.random.Generator) -> Ro
 
 
 def _squared_distances(rows: Rows, centroids: Rows) -> Rows:
-    """Of every row to every centroid, by differences: products of large counts would cancel."""
+    """Return the distance of every row to every centroid, by differences: products of large counts would cancel."""
     table = np.empty((len(rows), len(centroids)))
     for column, centroid in zip(table.T, centroids, strict=True):
         difference = rows - centroid

@@ -1,7 +1,7 @@
-"""The quality of an arrangement: VTS, Intra-CS and Inter-CS (VISIT, section IV), and what true label counts show.
+"""The quality of an arrangement: VTS, Intra-CS and Inter-CS (VISIT, section IV), and measures of true label counts.
 
-iota, the cosine similarity, has its letter from the paper. Means run over true pairs, not over the paper's loose
-normalisers; what is undefined is NaN, never 0.
+iota, the cosine similarity, has its letter from the paper. Means run over actual pairs, not over the paper's loose
+normalisers; undefined values are NaN, never 0.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     Signatures = NDArray[np.float64]
     Sets = Sequence[Sequence[int]]
 
-PAIRS = 500_000
-"""Up to so many pairs of sets CPD is the median over all; beyond, over as many that are drawn, always the same ones."""
+MAX_PAIRS = 500_000
+"""CPD is the median over all pairs of sets, or, if there are more than this, over a fixed sample of this many."""
 PAIRS_AT_ONCE = 32_768
 SIGMA = 1.0
 """The width of the Gaussian kernel of CPD."""
 
 
 def quality(signatures: Signatures, sets: Sets, *, by_class: bool = True, counts: bool = False) -> dict[str, float]:
-    """The measures of these sets of row numbers.
+    """Return the measures of these sets of row numbers.
 
-    by_class: rows have one number for each class, without which there is no target and no VTS. counts: they are the
-    true numbers of samples of each class, which gives balance, covered classes and CPD too.
+    by_class: rows have one number for each class; without it there is no target and no VTS. counts: they are the true
+    numbers of samples of each class, which also gives balance, covered classes and CPD.
     """
     measured = {"vts": vts(signatures, sets)} if by_class else {}
     measured |= {"intra_cs": intra_cs(signatures, sets), "inter_cs": inter_cs(signatures, sets)}
@@ -42,7 +42,7 @@ def quality(signatures: Signatures, sets: Sets, *, by_class: bool = True, counts
 
 
 def vts(signatures: Signatures, sets: Sets) -> float:
-    """Virtual target similarity: the mean over sets of iota(v^C, (1, ..., 1)). High: every set is balanced."""
+    """Return the virtual target similarity: the mean over sets of iota(v^C, (1, ..., 1)). High: balanced sets."""
     if not sets:
         return float("nan")
     units = _units(_set_means(signatures, sets))
@@ -50,7 +50,7 @@ def vts(signatures: Signatures, sets: Sets) -> float:
 
 
 def intra_cs(signatures: Signatures, sets: Sets) -> float:
-    """The mean iota(v_i, v_j) over the pairs of a set, averaged over the sets that have pairs. Low: diverse inside."""
+    """Return the mean iota(v_i, v_j) over the pairs of a set, averaged over sets with pairs. Low: sets are diverse."""
     paired = [members for members in sets if len(members) > 1]
     if not paired:
         return float("nan")
@@ -59,7 +59,7 @@ def intra_cs(signatures: Signatures, sets: Sets) -> float:
 
 
 def inter_cs(signatures: Signatures, sets: Sets) -> float:
-    """The mean iota(v^Ci, v^Cj) over pairs of sets. High: the sets are alike."""
+    """Return the mean iota(v^Ci, v^Cj) over pairs of sets. High: the sets are similar."""
     if len(sets) < 2:
         return float("nan")
     units = _units(_set_means(signatures, sets))
@@ -67,20 +67,20 @@ def inter_cs(signatures: Signatures, sets: Sets) -> float:
 
 
 def balance(counts: Signatures, sets: Sets) -> float:
-    """The mean over sets of min_c N_c / max_c N_c. 1: every class has as many samples; without samples undefined."""
+    """Return the mean over sets of min_c N_c / max_c N_c. 1: all classes have equally many samples."""
     totals = _totals(counts, sets)
     most = totals.max(axis=1)
     return _mean(np.divide(totals.min(axis=1), most, out=np.full(len(totals), np.nan), where=most > 0))
 
 
 def covered(counts: Signatures, sets: Sets) -> float:
-    """The mean over sets of the number of classes that they have samples of."""
+    """Return the mean over sets of the number of classes that they have samples of."""
     totals = _totals(counts, sets)
     return _mean(np.where(np.isnan(totals[:, 0]), np.nan, (totals > 0).sum(axis=1)))
 
 
 def cpd(counts: Signatures, sets: Sets) -> float:
-    """FedGSP's class probability distance, the median over pairs of sets. Low: the sets are alike.
+    """Return FedGSP's class probability distance, the median over pairs of sets. Low: the sets are similar.
 
     The squared MMD of two normalised class histograms P and Q with a Gaussian kernel on one-hot classes is
     (1 - exp(-1 / sigma^2)) |P - Q|^2.
@@ -100,27 +100,27 @@ def cpd(counts: Signatures, sets: Sets) -> float:
 
 
 def _pairs(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The pairs of `count` things: all, or where these are too many, a sample that depends on `count` alone."""
-    if count * (count - 1) // 2 <= PAIRS:
+    """Return all pairs of `count` items, or, if there are too many, a sample that depends only on `count`."""
+    if count * (count - 1) // 2 <= MAX_PAIRS:
         left, right = np.triu_indices(count, 1)
         return left, right
     draw = generator(0, "pairs", count)
-    first = draw.integers(count, size=PAIRS)
-    return first, (first + draw.integers(1, count, size=PAIRS)) % count
+    first = draw.integers(count, size=MAX_PAIRS)
+    return first, (first + draw.integers(1, count, size=MAX_PAIRS)) % count
 
 
 def _mean(values: Signatures) -> float:
-    """The mean; NaN of nothing."""
+    """Return the mean; NaN for no values."""
     return float(values.mean()) if len(values) else float("nan")
 
 
 def _sizes(sets: Sets) -> NDArray[np.int64]:
-    """How many devices each set has."""
+    """Return the number of devices of each set."""
     return np.array([len(members) for members in sets], np.int64)
 
 
 def _set_sums(rows: Signatures, sets: Sets) -> Signatures:
-    """The sum of the rows of each set, none of which may be empty."""
+    """Return the sum of the rows of each set; no set may be empty."""
     sizes = _sizes(sets)
     members = np.fromiter((member for each in sets for member in each), np.int64, int(sizes.sum()))
     sums: Signatures = np.add.reduceat(rows[members], np.cumsum(sizes) - sizes, axis=0)
@@ -128,7 +128,7 @@ def _set_sums(rows: Signatures, sets: Sets) -> Signatures:
 
 
 def _totals(rows: Signatures, sets: Sets) -> Signatures:
-    """The sum of the rows of each set; an empty set has none, so its row is NaN and so is what is made of it."""
+    """Return the sum of the rows of each set; the row of an empty set is NaN, and so are results derived from it."""
     totals = np.full((len(sets), rows.shape[1]), np.nan)
     filled = [members for members in sets if len(members)]
     if filled:
@@ -137,12 +137,12 @@ def _totals(rows: Signatures, sets: Sets) -> Signatures:
 
 
 def _set_means(signatures: Signatures, sets: Sets) -> Signatures:
-    """v^C of each set, one row each; NaN for an empty set."""
+    """Return v^C of each set, one row each; NaN for an empty set."""
     return _totals(signatures, sets) / np.maximum(1, _sizes(sets))[:, None]
 
 
 def _units(rows: Signatures) -> Signatures:
-    """Every row at length 1; a zero row stays zero, which makes its cosine similarity 0."""
+    """Return every row at length 1; a zero row stays zero, which makes its cosine similarity 0."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units = np.zeros_like(rows, dtype=np.float64)
     np.divide(rows, lengths, out=units, where=lengths != 0)

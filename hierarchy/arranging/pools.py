@@ -1,8 +1,8 @@
-"""Device pools: where sets live when not every device reaches every site.
+"""Device pools: groups of sites that reach the same devices.
 
-A set lives at one site. Sites that reach exactly the same devices are one pool, so an arranger of sets sees each pool
-as its paper sees the whole fleet; where all devices reach all sites there is one pool. Arrangers of single devices
-choose over the whole fleet and place each device by itself.
+A set belongs to one site. Sites that reach exactly the same devices are one pool, so an arranger of sets sees each pool
+as its paper sees the whole fleet; if all devices reach all sites there is one pool. Arrangers of single devices choose
+from the whole fleet and place each device separately.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Plan = list[tuple[int, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class DevicePool:
-    """Sites that reach the same devices, and the devices that are theirs; by column and row number."""
+    """Sites that reach the same devices, and the devices assigned to them; by column and row number."""
 
     sites: tuple[int, ...]
     devices: tuple[int, ...]
 
 
 def device_pools(reach: Mask) -> list[DevicePool]:
-    """The pools that have devices, by their first site; every device that reaches a site is in one of them."""
+    """Return the pools that have devices, by their first site; every device that reaches a site is in one of them."""
     columns: dict[bytes, list[int]] = {}
     for site in range(reach.shape[1]):
         columns.setdefault(reach[:, site].tobytes(), []).append(site)
@@ -47,9 +47,9 @@ def device_pools(reach: Mask) -> list[DevicePool]:
 
 
 def assign_sites(reach: Mask) -> NDArray[np.int64]:
-    """The column of each device: of those it reaches, the one with the fewest devices so far; -1 if it reaches none.
+    """Return the column of each device: of those it reaches, the one with the fewest devices so far; -1 if none.
 
-    Devices with the least choice come first; ties go to the lowest number.
+    Devices with the fewest reachable sites come first; ties go to the lowest number.
     """
     homes = np.full(len(reach), -1, np.int64)
     load = np.zeros(reach.shape[1], np.int64)
@@ -61,7 +61,7 @@ def assign_sites(reach: Mask) -> NDArray[np.int64]:
 
 
 def place_alone(devices: Iterable[int], reach: Mask) -> Plan:
-    """A set for each of these devices, in their order, each at the site with the fewest so far that reaches it."""
+    """Return a set for each of these devices, in order, each at the reachable site with the fewest sets so far."""
     load = np.zeros(reach.shape[1], np.int64)
     plan: Plan = []
     for device in devices:
@@ -72,16 +72,16 @@ def place_alone(devices: Iterable[int], reach: Mask) -> Plan:
 
 
 def share_out(pools: Sequence[DevicePool], sets: int, seed: int) -> list[int]:
-    """How many sets each pool makes: in proportion to its devices by largest remainder, at least one.
+    """Return how many sets each pool makes: in proportion to its devices by largest remainder, at least one.
 
-    With fewer sets than pools, pools are drawn, weighted by devices, so that in time every one has its turn. A pool
-    never gets more sets than devices as long as there are no more sets than devices at all.
+    With fewer sets than pools, pools are drawn, weighted by devices, so that in time every pool is drawn. A pool never
+    gets more sets than devices, unless there are more sets than devices in total.
     """
     devices = np.array([len(pool.devices) for pool in pools], np.int64)
     if sets < len(pools):
         turns = generator(seed, "pools").choice(len(pools), sets, replace=False, p=devices / devices.sum())
         return [int(number in turns) for number in range(len(pools))]
-    # In units of 1 / all devices, so that what is due stays a whole number.
+    # In units of 1 / all devices, so that the quotas are whole numbers.
     unit = int(devices.sum())
     due = [sets * count for count in devices.tolist()]
     held = [max(1, each // unit) for each in due]
@@ -95,13 +95,13 @@ def share_out(pools: Sequence[DevicePool], sets: int, seed: int) -> list[int]:
 
 
 def level(devices: int, sets: int, size: int = 0) -> list[int]:
-    """The sizes of the sets: all of `size`; as level as can be where devices are too few or, with 0, of all devices."""
+    """Return the sizes of the sets: all of `size`; as level as possible with too few devices, or all devices for 0."""
     least, more = divmod(min(devices, sets * size) if size else devices, sets)
     return [least + 1] * more + [least] * (sets - more)
 
 
 def place_groups(pool: DevicePool, groups: Iterable[Sequence[int]]) -> Plan:
-    """The groups, whose numbers count the devices of the pool, at the sites of the pool in turn."""
+    """Return the groups, whose numbers count the devices of the pool, at the sites of the pool in turn."""
     return [
         (pool.sites[number % len(pool.sites)], tuple(pool.devices[member] for member in group))
         for number, group in enumerate(groups)
@@ -109,6 +109,6 @@ def place_groups(pool: DevicePool, groups: Iterable[Sequence[int]]) -> Plan:
 
 
 def _lightest(reached: Mask, load: NDArray[np.int64]) -> int | None:
-    """The reached column with the least load, the lowest of equals."""
+    """Return the reached column with the least load, the lowest of equals."""
     columns = np.flatnonzero(reached)
     return int(columns[np.argmin(load[columns])]) if len(columns) else None

@@ -1,9 +1,8 @@
-"""Promises of devices to sites: who may be taken where, so that no pick empties a later set.
+"""Reservations of devices for sites: which device may be taken where, so that no pick empties a later set.
 
 A set belongs to a site and draws only from devices that reach it. Reservations keep a promise for every place that is
-still to be filled; where all devices reach all sites, every remaining device is a candidate. Devices that reach the
-same sites are of one kind: a promise is of one device of a kind, so what it costs to keep depends on the number of
-kinds.
+still open; if all devices reach all sites, every remaining device is a candidate. Devices that reach the same sites are
+of one kind. A promise is of one device of a kind, so its cost depends on the number of kinds.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
 
 WORD = 8
-"""Bytes of the largest number that sorting is quick with."""
+"""Bytes of the largest integer that sorts fast."""
 
 
 class Reservations:
-    """How many devices of each kind are promised to which site: a flow, so that what is promised can always be kept."""
+    """How many devices of each kind are promised to which site: a flow, so that every promise can be kept."""
 
     def __init__(self, reach: Mask) -> None:
         kinds, self._kind = _kinds(reach)
@@ -40,19 +39,19 @@ class Reservations:
         self._left = np.ones(len(reach), bool)
         order = np.argsort(self._kind, kind="stable")
         self._members = np.split(order, np.cumsum(self._free)[:-1])
-        """The devices of each kind, lowest number first; those who were taken among them."""
-        self._handy: dict[int, int] = {}
+        """The devices of each kind, lowest number first, including taken ones."""
+        self._last_kind: dict[int, int] = {}
 
     def claim(self, site: int, places: int = 1) -> int:
-        """Promise the site up to `places` more free devices, moving promises between sites where that makes room.
+        """Promise the site up to `places` more free devices, moving promises between sites if that makes room.
 
-        The answer is how many it got; one that gets fewer than it asked for can never get more.
+        Returns how many it got; a site that gets fewer than it asked for can never get more.
         """
-        # One place at a time, a site mostly gets it from the kind that had the last one.
-        handy = self._handy.get(site)
-        if places == 1 and handy is not None and self._free[handy]:
-            self._free[handy] -= 1
-            self._promise(site, handy, 1)
+        # With single places, a site usually gets the next one from the kind of its last one.
+        last_kind = self._last_kind.get(site)
+        if places == 1 and last_kind is not None and self._free[last_kind]:
+            self._free[last_kind] -= 1
+            self._promise(site, last_kind, 1)
             return 1
         got = 0
         while got < places and (more := self._claim_along_one_path(site, places - got)):
@@ -60,9 +59,9 @@ class Reservations:
         return got
 
     def candidates(self, site: int) -> Rows:
-        """The devices that the site may take now without breaking a promise to another, lowest number first."""
+        """Return the devices that the site may take without breaking a promise to another, lowest number first."""
         kinds = np.flatnonzero(self._safe(site))
-        if len(kinds) == 1:  # and not all devices are looked at for the few of one site
+        if len(kinds) == 1:  # avoids a scan of all devices for the few of one site
             rows = self._members[int(kinds[0])]
             return rows[self._left[rows]]
         safe = np.zeros(len(self._free), bool)
@@ -70,7 +69,7 @@ class Reservations:
         return np.flatnonzero(safe[self._kind] & self._left)
 
     def _safe(self, site: int) -> Mask:
-        """The kinds that the site may take from now."""
+        """Return the kinds that the site may take from now."""
         replaceable = (self._free > 0) | self._lent[site]
         while not replaceable[self._reached[site]].all():
             refillable = (self._reached & replaceable).any(axis=1)
@@ -82,7 +81,7 @@ class Reservations:
         return safe
 
     def take(self, site: int, device: int) -> None:
-        """Keep one promise to the site with this candidate; whoever was promised its kind's last gets another."""
+        """Keep one promise to the site with this candidate; a site that was promised it gets another."""
         kind = int(self._kind[device])
         self._left[device] = False
         if self._lent[site, kind]:
@@ -101,7 +100,7 @@ class Reservations:
             self._promise(other, kind, 1)
 
     def promised(self, site: int) -> list[int]:
-        """Devices promised to a site, lowest number first; no device is in two sites' lists."""
+        """Return the devices promised to a site, lowest number first; no device is in two sites' lists."""
         mine: list[int] = []
         for kind in np.flatnonzero(self._lent[site]).tolist():
             begin = int(self._promised[:site, kind].sum())
@@ -110,32 +109,32 @@ class Reservations:
         return sorted(mine)
 
     def split(self, draw: np.random.Generator) -> list[Rows]:
-        """All remaining devices in random order, each at one site: what is promised there, and a share of the free.
+        """Return all remaining devices in random order, each at one site: its promised ones, and some free ones.
 
-        A kind's free devices go to the sites that it reaches, in proportion to what the sites were promised in all.
+        A kind's free devices go to the sites that it reaches, in proportion to all devices promised to these sites.
         """
         order = draw.permutation(np.flatnonzero(self._left))
         order = order[np.argsort(self._kind[order], kind="stable")]
         weights = self._promised.sum(axis=1, keepdims=True) * self._reached
-        # Whole shares of a kind's free devices, by rounding their running sum down.
+        # Whole shares of a kind's free devices, by rounding down their running sum.
         shares = np.cumsum(weights, axis=0) * self._free // np.maximum(1, weights.sum(axis=0))
         shares = np.diff(shares, axis=0, prepend=0) + self._promised
         unused = np.bincount(self._kind[order], minlength=len(self._free)) - shares.sum(axis=0)
-        nobody = len(shares)
+        no_site = len(shares)
         owner = np.repeat(
-            np.tile(np.arange(nobody + 1), len(self._free)), np.concatenate([shares, unused[None]]).T.ravel()
+            np.tile(np.arange(no_site + 1), len(self._free)), np.concatenate([shares, unused[None]]).T.ravel()
         )
         back = draw.permutation(len(order))
         order, owner = order[back], owner[back]
-        return [order[owner == site] for site in range(nobody)]
+        return [order[owner == site] for site in range(no_site)]
 
     def _promise(self, site: int, kinds: int | Rows, amount: int | Rows) -> None:
-        """Change what a site was promised of some kinds."""
+        """Change the number of devices of some kinds that are promised to a site."""
         self._promised[site, kinds] += amount
         self._lent[site, kinds] = self._promised[site, kinds] > 0
 
     def _claim_along_one_path(self, site: int, most: int) -> int:
-        """Up to `most` promises along the shortest way from free devices, over sites that pass theirs on."""
+        """Add up to `most` promises along the shortest path from free devices, over sites that pass theirs on."""
         asker: dict[int, int] = {site: site}
         queue = [site]
         for here in queue:
@@ -148,7 +147,7 @@ class Reservations:
         return 0
 
     def _shift(self, here: int, asker: dict[int, int], most: int) -> int:
-        """Give free devices to `here`, which passes as many on to the site that asked, and so on."""
+        """Give free devices to site `here`, which passes as many on to the site that asked, until the path ends."""
         path = [here]
         while (site := asker[path[-1]]) != path[-1]:
             path.append(site)
@@ -164,16 +163,16 @@ class Reservations:
             given = _first(self._promised[giver, kinds], amount)
             self._promise(giver, kinds, -given)
             self._promise(receiver, kinds, given)
-        self._handy[here] = int(lots[0][-1])
+        self._last_kind[here] = int(lots[0][-1])
         return amount
 
 
 def share_sets(
     reservations: Reservations, counts: NDArray[np.int64], sets: int, draw: np.random.Generator
 ) -> list[int]:
-    """The site of each set: one each first, then to the largest count / (sets it has + 1); claims one device a set.
+    """Return the site of each set: one each first, then to the largest count / (its sets + 1); claims a device per set.
 
-    With fewer sets than sites the sites are drawn, weighted by devices, so that in time every site has its turn.
+    With fewer sets than sites the sites are drawn, weighted by devices, so that in time every site is drawn.
     """
     first = [site for site in np.argsort(-counts, kind="stable").tolist() if counts[site]]
     if sets < len(first):
@@ -195,7 +194,7 @@ def share_sets(
 
 
 def deal(reservations: Reservations, sites: Sequence[int], most: int) -> list[int]:
-    """How many devices each set can claim at its site: one for all in turn, up to `most`, as level as can be.
+    """Return how many devices each set can claim at its site: one each in turn, up to `most`, as level as possible.
 
     A site that cannot claim now never can: the groups of places that can be filled together form a matroid.
     """
@@ -213,12 +212,12 @@ def deal(reservations: Reservations, sites: Sequence[int], most: int) -> list[in
 
 
 def _kinds(reach: Mask) -> tuple[Mask, Rows]:
-    """The kinds of rows of a reachability map, and the kind of each device."""
+    """Return the distinct rows of a reachability table, and the kind of each device."""
     if len(reach) == 0 or bool((reach == reach[0]).all()):
         return reach[:1], np.zeros(len(reach), np.int64)
     packed = np.ascontiguousarray(np.packbits(reach, axis=1))
     width = packed.shape[1]
-    if width <= WORD:  # as numbers they sort in the same order, and much faster
+    if width <= WORD:  # as integers they sort in the same order, and much faster
         packed = np.pad(packed, [(0, 0), (0, WORD - width)])
         keys: NDArray[np.generic] = packed.view(">u8")[:, 0].astype(np.uint64)
     else:
@@ -228,6 +227,6 @@ def _kinds(reach: Mask) -> tuple[Mask, Rows]:
 
 
 def _first(stock: NDArray[np.int64], amount: int) -> NDArray[np.int64]:
-    """How much each lot gives when `amount` is taken from the first ones."""
+    """Return how much each lot gives when `amount` is taken from the first ones."""
     given: NDArray[np.int64] = np.clip(amount - (np.cumsum(stock) - stock), 0, stock)
     return given

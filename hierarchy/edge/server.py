@@ -1,9 +1,9 @@
-"""The edge server: leads a model along the devices of a tour, one visit after another, or merges those of many.
+"""The edge server: leads a model along the devices of a tour, or merges the models of many devices.
 
 A machine without I/O (`sojourn.node.machine`): an agent to the coordinator, a coordinator to its devices. A visit that
-is lost, declined or stopped by the gate costs one hop, never the tour. What is durable changes only in `apply`.
-This file sorts events: `tours` takes and ends tours, `visits` leads the model to a device and back, each along its
-table (`tour_table`, `visit_table`); `site` is what both share.
+is lost, declined or refused by the gate costs one hop, never the tour. Durable state changes only in `apply`.
+This module dispatches events: `tours` takes and ends tours, `visits` leads the model to a device and back, each along
+its state table (`tables`); `site` holds the state that both share.
 """
 
 from __future__ import annotations
@@ -12,17 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hierarchy.edge.forwarding import Recalls, Shipping
 from hierarchy.edge.gate import Failed, Passed, Wrapped
 from hierarchy.edge.merge import Merged
-from hierarchy.edge.recalls import Recalls
 from hierarchy.edge.records import EdgeState, Record
 from hierarchy.edge.roster import SiteRoster
-from hierarchy.edge.shipping import Shipping
 from hierarchy.edge.site import Site
+from hierarchy.edge.tables import VisitEvent
 from hierarchy.edge.tours import TourLeader
-from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Woke, soonest
-from sojourn.protocol.mandate_messages import Recall
-from sojourn.protocol.mending import read_record
+from sojourn.node.machine import (
+    LinkUp,
+    Present,
+    Pulled,
+    PullFailed,
+    Received,
+    TimerFired,
+    WorkDone,
+    WorkFailed,
+    earliest,
+)
+from sojourn.protocol.limits import decoded
+from sojourn.protocol.mandates import Recall
 from sojourn.protocol.messages import (
     Declined,
     Progress,
@@ -36,23 +46,23 @@ from sojourn.protocol.messages import (
 )
 from sojourn.protocol.release_messages import ReleaseReport, Ship
 from sojourn.protocol.topics import Address
-from sojourn.protocol.visit_words import UNFETCHED
+from sojourn.protocol.visit_outcomes import UNFETCHED
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from hierarchy.edge.home_assistant.mirror import HomeMirror
     from sojourn.node.machine import Effect, Event
-    from sojourn.protocol.messages import Message
+    from sojourn.protocol.registry import Message
     from sojourn.protocol.topics import Role
     from sojourn.protocol.wire import Offer
 
 
 class EdgeServer:
-    """The state machine of a site: sorts what happens to tours, visits, the roster and releases."""
+    """The state machine of a site: dispatches events to tours, visits, the roster and releases."""
 
     def __init__(self, name: str, cloud: str, home: HomeMirror | None = None) -> None:
-        """`home` shows the devices to Home Assistant, where somebody wants that."""
+        """`home` shows the devices in Home Assistant; None if that is not enabled."""
         self.address = Address("edge", name)
         self.offer: Offer | None = None
         self.watches: tuple[Role, ...] = ("device",)
@@ -67,19 +77,19 @@ class EdgeServer:
 
     @property
     def state(self) -> EdgeState:
-        """The durable state."""
+        """Return the durable state."""
         return self.site.state
 
     def role_of(self, sender: str) -> Role | None:
-        """The coordinator is known by name; everybody else who may write here is a device."""
+        """Return the role of a sender: the coordinator is known by name; every other permitted sender is a device."""
         return "cloud" if sender == self.site.cloud.name else "device"
 
     def restore(self, snapshot: bytes) -> None:
-        """Take the durable state from a snapshot."""
-        self.site.state = read_record(snapshot, EdgeState)
+        """Restore the durable state from a snapshot."""
+        self.site.state = decoded(snapshot, EdgeState)
 
     def snapshot(self) -> bytes:
-        """The durable state."""
+        """Return the encoded durable state."""
         return msgspec.msgpack.encode(self.state)
 
     def apply(self, record: Record) -> None:
@@ -87,43 +97,43 @@ class EdgeServer:
         self.state.apply(record)
 
     remedy = (
-        "Tours of which something is missing go on from an earlier visit, or begin anew when the coordinator asks for "
-        "them. Nothing needs to be done. To start empty instead: stop the edge server and move its store away."
+        "Tours with missing records resume from an earlier visit, or start again when the coordinator asks for "
+        "them. No action is needed. To start empty instead, stop the edge server and move its store away."
     )
 
-    def objection(self, record: Record) -> str | None:
-        """Why a record does not follow what is here."""
-        return self.state.objection(record)
+    def validation_error(self, record: Record) -> str | None:
+        """Return why a record does not follow from the current state."""
+        return self.state.validation_error(record)
 
-    def mend(self, boots: int) -> None:  # noqa: ARG002  # visits are numbered within their tours
-        """Records were lost: number visits beyond all that devices have seen."""
-        self.state.mend()
+    def reserve_newer_attempts(self, boots: int) -> None:  # noqa: ARG002  # visits are numbered within their tours
+        """Number visits beyond all that devices may have seen, after records were lost."""
+        self.state.reserve_newer_attempts()
 
-    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
-        """Go on without blobs that are gone."""
-        return self.state.do_without(missing)
+    def drop_missing_blobs(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Continue without blobs that are missing."""
+        return self.state.drop_missing_blobs(missing)
 
     def live(self) -> AbstractSet[bytes]:
-        """All that a tour, a result on its way, a release or the roster refers to."""
+        """Return all blobs that a tour, a result in transit, a release or the roster refers to."""
         return self.site.live() | self._shipping.live() | ({self.roster.blob} if self.roster.blob else set())
 
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
-        """Count bytes towards the tour that is at the device; speaking renews its lease."""
+    def on_traffic(self, peer: Address, traffic: int, now: float, *, sign_of_life: bool) -> None:
+        """Count bytes towards the tour at the device; a sign of life renews its lease."""
         if peer.role == "device":
-            self._visits.heard(peer.name, traffic, now, spoke=spoke)
+            self._visits.on_traffic(peer.name, traffic, now, sign_of_life=sign_of_life)
 
     def wake_at(self) -> float | None:
-        """The next resend, lease, heartbeat or roster."""
+        """Return when the next resend, lease, heartbeat or roster is due."""
         home = self._home.wake_at() if self._home else None
-        return soonest(self.site.outbox.wake_at(), self.roster.wake_at(), self.site.alarm.wake_at(), home)
+        return earliest(self.site.outbox.wake_at(), self.roster.wake_at(), self.site.alarm.wake_at(), home)
 
     def start(self, now: float) -> list[Effect]:
-        """Take up every tour where its checkpoint is."""
+        """Resume every tour at its checkpoint."""
         self.roster.report_soon(now)
         return self._tours.resume(now)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Change by one event; the effects are to be performed in their order."""
+        """Apply one event; the caller performs the effects in their order."""
         effects = self._react(event, now)
         if self._home is None:
             return effects
@@ -134,20 +144,20 @@ class EdgeServer:
             case Received():
                 return self._receive(event.sender, event.message, now)
             case Present():
-                born, said = self.roster.present(event, now)
-                return [*said, *(self._born(event.node.name, now) if born else [])]
+                born, logged = self.roster.present(event, now)
+                return [*logged, *(self._born(event.node.name, now) if born else [])]
             case Pulled():
                 return self._pulled(event.digest, now)
             case PullFailed():
                 return self._pull_failed(event, now)
-            case Did():
-                return self._did(event, now)
-            case DidNot():
-                return self._did_not(event, now)
-            case Linked():
-                return [*self.site.outbox.hasten(now)]
-            case Woke():
-                return self._woke(now)
+            case WorkDone():
+                return self._work_done(event, now)
+            case WorkFailed():
+                return self._work_failed(event, now)
+            case LinkUp():
+                return [*self.site.outbox.resend_now(now)]
+            case TimerFired():
+                return self._wake(now)
             case _:
                 return []
 
@@ -168,11 +178,11 @@ class EdgeServer:
             case Declined():
                 return self._visits.declined(sender, message, now)
             case _:
-                return self._hand_on(sender, message, now)
+                return self._forward(sender, message, now)
         return []
 
-    def _hand_on(self, sender: Address, message: Message, now: float) -> list[Effect]:
-        """What concerns releases and withdrawals is handed to devices, or up."""
+    def _forward(self, sender: Address, message: Message, now: float) -> list[Effect]:
+        """Forward releases and withdrawals to devices, and release reports to the coordinator."""
         match message:
             case Recall():
                 return self._recalls.take(message, self.roster.members)
@@ -184,8 +194,8 @@ class EdgeServer:
                 return []
 
     def _born(self, device: str, now: float) -> list[Effect]:
-        """A device is here again: it may have forgotten what it was asked, and not heard what was withdrawn."""
-        return [*self._recalls.told(device), *self._visits.born(device, now)]
+        """Handle a device that connected again: it may have lost its order, and missed withdrawals."""
+        return [*self._recalls.reported(device), *self._visits.born(device, now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
         effects = self._shipping.pulled(digest)
@@ -200,23 +210,25 @@ class EdgeServer:
                 effects += self._tours.not_gathered(key, event.reason, now)
             else:
                 reason = f"{UNFETCHED} ({event.reason})"
-                effects += self._visits.lose((key, hop), "fetch failed", reason, now)
+                effects += self._visits.lose((key, hop), VisitEvent.FETCH_FAILED, reason, now)
         return effects
 
-    def _did_not(self, event: DidNot, now: float) -> list[Effect]:
-        who = self.site.worked(event.key)
-        if who is None:
+    def _work_failed(self, event: WorkFailed, now: float) -> list[Effect]:
+        owner = self.site.worked(event.key)
+        if owner is None:
             return []
-        key, hop = who
+        key, hop = owner
         if hop is None:
             return self._tours.failed(key, event, now)
-        return self._visits.lose((key, hop), "not checked", f"{event.detail}; see the log of this edge server", now)
+        return self._visits.lose(
+            (key, hop), VisitEvent.NOT_CHECKED, f"{event.detail}; see the log of this edge server", now
+        )
 
-    def _did(self, event: Did, now: float) -> list[Effect]:
-        who = self.site.worked(event.key)
-        if who is None:
+    def _work_done(self, event: WorkDone, now: float) -> list[Effect]:
+        owner = self.site.worked(event.key)
+        if owner is None:
             return []
-        key, hop = who
+        key, hop = owner
         match event.outcome:
             case Passed() if hop is not None:
                 return self._visits.keep((key, hop), event.outcome, now)
@@ -229,7 +241,7 @@ class EdgeServer:
             case _:
                 return []
 
-    def _woke(self, now: float) -> list[Effect]:
+    def _wake(self, now: float) -> list[Effect]:
         effects: list[Effect] = [
             *self.site.outbox.due(now),
             *self.roster.report(self.site.cloud, self.site.outbox, now),

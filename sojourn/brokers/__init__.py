@@ -1,1 +1,1 @@
-"""Brokers and who may connect to them: processes, configuration, access lists, certificates, credentials."""
+"""MQTT brokers: processes, configuration, access lists, certificates and credentials."""

@@ -1,4 +1,4 @@
-"""A small certificate authority: it vouches for a broker to its nodes, and for nodes to the broker."""
+"""A small certificate authority, which issues the certificates of brokers and nodes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sojourn.errors import ConfigError, InvalidMessage
+from sojourn.joining.identity import pem_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A device without a clock of its own may wake up years ago and must reach its broker all the same.
-_BEGIN = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-_YEARS_OF_AUTHORITY = 30
-_YEARS_OF_CERTIFICATE = 10
-_DAYS_OF_YEAR = 365
-DAYS_OF_JOINED = 30
-"""How long a certificate lasts that was given at the door; it is renewed there when a third of that is left."""
+# A device without a hardware clock may start with a date years ago, and must still reach its broker.
+_NOT_BEFORE = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+_AUTHORITY_YEARS = 30
+_CERTIFICATE_YEARS = 10
+_DAYS_PER_YEAR = 365
+CERTIFICATE_DAYS = 30
+"""The lifetime of a certificate issued by the door, which renews it when a third is left."""
 NODE_KEY = "sojourn-node-key:"
-"""How the name begins under which a certificate holds the public half of the node's own key."""
+"""The prefix of the URI in a certificate with the node's public key."""
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,252})")
 
 
@@ -38,8 +39,8 @@ class Issued(NamedTuple):
     serial: str
 
 
-class Vouched(NamedTuple):
-    """A certificate for a key that stays with its owner, its serial number, and its last moment."""
+class SignedCertificate(NamedTuple):
+    """A certificate for a key that stays with its owner, its serial number, and its expiry."""
 
     certificate: bytes
     serial: str
@@ -55,7 +56,7 @@ class Authority:
 
     @classmethod
     def create(cls, name: str) -> Self:
-        """A new authority with a new key."""
+        """Create an authority with a new key."""
         key = ec.generate_private_key(ec.SECP256R1())
         usage = x509.KeyUsage(
             digital_signature=False,
@@ -69,7 +70,7 @@ class Authority:
             decipher_only=False,
         )
         certificate = (
-            _builder(_named(name), _named(name), key, _YEARS_OF_AUTHORITY)
+            _builder(_common_name(name), _common_name(name), key, _AUTHORITY_YEARS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -79,7 +80,7 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> Self:
-        """An authority from its PEM texts."""
+        """Load an authority from its PEM texts."""
         try:
             private = serialization.load_pem_private_key(key, password=None)
             known = x509.load_pem_x509_certificate(certificate)
@@ -91,66 +92,66 @@ class Authority:
 
     @property
     def certificate(self) -> bytes:
-        """What those who trust this authority need, as PEM."""
+        """The certificate, as PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def key(self) -> bytes:
-        """The authority's secret, as PEM."""
-        return _secret(self._key)
+        """The private key, as PEM."""
+        return pem_of(self._key)
 
     @property
-    def known_as(self) -> x509.Certificate:
-        """The authority's own certificate."""
+    def own_certificate(self) -> x509.Certificate:
+        """The authority's certificate."""
         return self._certificate
 
     @property
     def name(self) -> str:
-        """What the authority is called; one that takes its place is called otherwise."""
+        """The authority's common name; a replacement has another name."""
         (found,) = self._certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return str(found.value)
 
-    def for_request(self, request: bytes, name: str, node_key: str, now: dt.datetime) -> Vouched:
-        """A certificate for a node's own key, and bound to the one that it signs with; it lasts for some weeks.
+    def sign_request(self, request: bytes, name: str, node_key: str, now: dt.datetime) -> SignedCertificate:
+        """Sign a certificate for a node's own TLS key, bound to its signing key, with a lifetime of `CERTIFICATE_DAYS`.
 
-        Of the request only the key counts, with the proof that its owner has it: the name is ours to give.
+        Only the key in the request is used, with the proof of its possession; the caller determines the name.
         """
         key = requested_key(request)
-        until = now + dt.timedelta(days=DAYS_OF_JOINED)
+        until = now + dt.timedelta(days=CERTIFICATE_DAYS)
         certificate = (
             _with_purpose(x509.CertificateBuilder(), self._key, ExtendedKeyUsageOID.CLIENT_AUTH)
             .add_extension(
                 x509.SubjectAlternativeName([x509.UniformResourceIdentifier(NODE_KEY + node_key)]), critical=False
             )
-            .subject_name(_named(name))
+            .subject_name(_common_name(name))
             .issuer_name(self._certificate.subject)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(_BEGIN)
+            .not_valid_before(_NOT_BEFORE)
             .not_valid_after(until)
             .sign(self._key, hashes.SHA256())
         )
         text = certificate.public_bytes(serialization.Encoding.PEM)
-        return Vouched(text, f"{certificate.serial_number:x}", until)
+        return SignedCertificate(text, f"{certificate.serial_number:x}", until)
 
-    def for_node(self, name: str) -> Issued:
-        """A certificate with which a node shows the broker who it is: its name is its username there."""
+    def issue_for_node(self, name: str) -> Issued:
+        """Issue a client certificate for a node, whose common name is its user name at the broker."""
         return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, [])
 
-    def for_broker(self, hosts: Sequence[str]) -> Issued:
-        """A certificate with which a broker shows who it is, under all the names and addresses it is reached by."""
+    def issue_for_broker(self, hosts: Sequence[str]) -> Issued:
+        """Issue a server certificate for a broker, for all its host names and addresses."""
         if not hosts:
             raise ConfigError("a broker needs at least one host name or address")
         return self._issue(hosts[0], ExtendedKeyUsageOID.SERVER_AUTH, [_host(host) for host in hosts])
 
-    def revoked(self, serials: Sequence[str]) -> bytes:
-        """The list of certificates that are no longer valid, as PEM. It does not expire before the authority does."""
+    def revocation_list(self, serials: Sequence[str]) -> bytes:
+        """Return the certificate revocation list as PEM; it expires with the authority."""
         now = dt.datetime.now(dt.UTC)
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self._certificate.subject)
-            .last_update(_BEGIN)
-            # OpenSSL refuses everybody once a list is past its date.
+            .last_update(_NOT_BEFORE)
+            # OpenSSL rejects all clients once the list has expired.
             .next_update(self._certificate.not_valid_after_utc)
         )
         for serial in serials:
@@ -160,24 +161,24 @@ class Authority:
 
     def _issue(self, name: str, purpose: x509.ObjectIdentifier, hosts: list[x509.GeneralName]) -> Issued:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_named(name), self._certificate.subject, key, _YEARS_OF_CERTIFICATE)
+        builder = _builder(_common_name(name), self._certificate.subject, key, _CERTIFICATE_YEARS)
         builder = _with_purpose(builder, self._key, purpose)
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         text = certificate.public_bytes(serialization.Encoding.PEM)
-        return Issued(text, _secret(key), f"{certificate.serial_number:x}")
+        return Issued(text, pem_of(key), f"{certificate.serial_number:x}")
 
 
 def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
-    """The key in a certificate signing request, if who asks has its private half and it is of the kind we use."""
+    """Return the key of a certificate signing request; raise InvalidMessage unless it is a proven P-256 key."""
     try:
         asked = x509.load_der_x509_csr(request)
         key, proven = asked.public_key(), asked.is_signature_valid
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InvalidMessage(f"not a request for a certificate: {error}") from error
+        raise InvalidMessage(f"not a certificate signing request: {error}") from error
     if not proven or not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise InvalidMessage("the request for a certificate does not prove a key on P-256")
+        raise InvalidMessage("the certificate signing request does not prove possession of a P-256 key")
     return key
 
 
@@ -200,12 +201,12 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_BEGIN)
-        .not_valid_after(dt.datetime.now(dt.UTC) + dt.timedelta(days=_DAYS_OF_YEAR * years))
+        .not_valid_before(_NOT_BEFORE)
+        .not_valid_after(dt.datetime.now(dt.UTC) + dt.timedelta(days=_DAYS_PER_YEAR * years))
     )
 
 
-def _named(name: str) -> x509.Name:
+def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
@@ -217,9 +218,3 @@ def _host(host: str) -> x509.GeneralName:
     if not _HOST.fullmatch(host):
         raise ConfigError(f"{host!r} is neither a host name nor an address")
     return x509.DNSName(host)
-
-
-def _secret(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )

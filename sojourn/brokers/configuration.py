@@ -1,8 +1,11 @@
-"""The one writer of mosquitto.conf: for the broker of a fleet, and for one that is started here for a while."""
+"""Mosquitto's configuration: mosquitto.conf and the password file."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,48 +13,52 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from sojourn.errors import ConfigError
 from sojourn.links.settings import OWN_BROKER_PAYLOAD, Port
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sojourn.links.settings import LocalBroker
+
 
 PASSWORDS, ACL, REVOKED = "passwords", "acl", "crl.pem"
 CA, CERTIFICATE, KEY = "ca.pem", "server.pem", "server.key"
 CONF = "mosquitto.conf"
 GROUP = "mosquitto"
-"""Mosquitto gives up root before it reads any of these files."""
-_ENVELOPE = 44_000
-"""Room for a packet's topic and properties, and for nodes of a later version."""
-_FROM_AFAR, _FROM_HERE = 3_800, 300
-"""Connections of a listener that others can reach, and of the one on 127.0.0.1: both of the former and the latter stay
-below LimitNOFILE in the unit, so that nobody from afar takes the last file from those who are on this machine."""
-_QUEUED = 1_000
-_ONE_CLIENT_EACH = "use_username_as_clientid true"
-"""Otherwise a node with a valid password could take another's client id and throw it out."""
+"""The group of these files; mosquitto drops root privileges before it reads them."""
+_HEADER_ROOM = 44_000
+"""Bytes for a packet's topic and properties, with a reserve for later versions."""
+_MAX_REMOTE, _MAX_LOCAL = 3_800, 300
+"""Maximum connections of each remote listener, and of the one on 127.0.0.1: their sum is below LimitNOFILE in the unit,
+so that remote clients cannot use up the file descriptors for local ones."""
+_MIN_QUEUED = 1_000
+_USERNAME_AS_CLIENT_ID = "use_username_as_clientid true"
+"""Otherwise a node with a valid password could use another node's client id and disconnect it."""
 
 
 OptionalPort = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
 class Listeners(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a broker listens: with TLS for certificates and for passwords, and plainly for its own machine."""
+    """A broker's ports: TLS with certificates, TLS with passwords, and plain MQTT on its own machine."""
 
-    password: OptionalPort = 8883
-    """0 for no such listener, as new fleets have it; a file that does not say is of a version that always had one."""
+    password: OptionalPort = 0
+    """The TLS port for passwords; 0 disables it."""
     certificate: Port = 8884
     local: OptionalPort = 1883
-    """On 127.0.0.1 only; still with passwords. 0 for no such listener."""
+    """The plain port on 127.0.0.1, which also requires passwords; 0 disables it."""
 
 
 @dataclass(frozen=True)
 class BrokerLimits:
-    """What a broker takes at most: bytes of a packet, messages and bytes that wait for one client, bytes of memory.
+    """A broker's limits: packet bytes, queued messages and bytes per client, and bytes of memory (0: no limit).
 
-    Receivers pull a window at a time, about 1 MB: the limits are for when something goes wrong. memory: 0 is no limit.
+    Receivers request about 1 MB at a time, so that the limits matter only in failures.
 
-    No single member may come near `memory`: there Mosquitto refuses what is large, but ends when what it needs is
-    small (exit code 255). At most a member holds (edge servers + 1) retained packets, a will, and what waits for it if
-    it does not read: `queued` packets in QoS 0, about 260 MB.
+    A single member must not get near `memory`: there Mosquitto rejects large allocations, but exits with code 255 if a
+    small one fails. A member can use at most (edge servers + 1) retained packets, a will, and its queue if it does not
+    read: `queued` packets in QoS 0, about 260 MB.
     """
 
     packet: int
@@ -60,14 +67,14 @@ class BrokerLimits:
     memory: int
 
 
-def limits_of(devices: int) -> BrokerLimits:
-    """For a fleet's broker: after a restart the presence of all devices waits for an edge server at once."""
-    return BrokerLimits(OWN_BROKER_PAYLOAD + _ENVELOPE, max(_QUEUED, 2 * devices), 16 << 20, 512 << 20)
+def broker_limits(devices: int) -> BrokerLimits:
+    """Return the limits of a fleet's broker; after a restart, it queues the presence of all devices at once."""
+    return BrokerLimits(OWN_BROKER_PAYLOAD + _HEADER_ROOM, max(_MIN_QUEUED, 2 * devices), 16 << 20, 512 << 20)
 
 
 def fleet_conf(folder: Path, listeners: Listeners, devices: int = 0) -> str:
-    """For a fleet's broker, with its other files in the same folder: nobody unknown, nothing open, all bounded."""
-    blocks = [_everywhere(folder, limits_of(devices)), _with_certificates(folder, listeners.certificate)]
+    """Return mosquitto.conf for a fleet's broker, whose other files are in the same folder."""
+    blocks = [_global_settings(folder, broker_limits(devices)), _with_certificates(folder, listeners.certificate)]
     if listeners.password:
         blocks.append(_with_passwords(folder, listeners.password))
     if listeners.local:
@@ -76,18 +83,18 @@ def fleet_conf(folder: Path, listeners: Listeners, devices: int = 0) -> str:
 
 
 def local_conf(settings: LocalBroker, port: int, passwords: Path | None, acl: Path | None) -> str:
-    """For a broker that is started here as a child process; `passwords` and `acl` are files, where there are some."""
+    """Return mosquitto.conf for a child process; `passwords` and `acl` are optional files."""
     named = passwords is not None or (settings.tls is not None and settings.tls.ca_file is not None)
-    # As root mosquitto becomes the user `mosquitto`, who may not read a private folder.
+    # Started as root, mosquitto becomes the user `mosquitto`, which cannot read a private folder.
     root = sys.platform != "win32" and os.geteuid() == 0
     lines = [
         f"listener {port} {settings.host}",
         f"allow_anonymous {'false' if settings.users else 'true'}",
-        *_bounded(BrokerLimits(settings.max_packet, 10_000, 64_000_000, settings.memory_limit)),
+        *_limits(BrokerLimits(settings.max_packet, 10_000, 64_000_000, settings.memory_limit)),
         *(["user root"] if root else []),
         *([f"password_file {passwords.resolve()}"] if passwords is not None else []),
         *([f"acl_file {acl.resolve()}"] if acl is not None else []),
-        *([_ONE_CLIENT_EACH] if named else []),
+        *([_USERNAME_AS_CLIENT_ID] if named else []),
     ]
     if settings.tls is not None:
         lines += _server(Path(settings.tls.certificate_file).resolve(), Path(settings.tls.key_file).resolve())
@@ -96,7 +103,7 @@ def local_conf(settings: LocalBroker, port: int, passwords: Path | None, acl: Pa
     return "\n".join(lines) + "\n"
 
 
-def _everywhere(folder: Path, limits: BrokerLimits) -> list[str]:
+def _global_settings(folder: Path, limits: BrokerLimits) -> list[str]:
     return [
         "# Written by `sojourn`: changes are lost when it writes this file again.",
         "per_listener_settings false",
@@ -107,14 +114,14 @@ def _everywhere(folder: Path, limits: BrokerLimits) -> list[str]:
         "persistent_client_expiration 1d",
         "sys_interval 0",
         f"# The largest chunk is {OWN_BROKER_PAYLOAD} bytes; receivers pull about 1 MB at a time.",
-        *_bounded(limits),
+        *_limits(limits),
         f"max_inflight_bytes {4 << 20}",
     ]
 
 
-def _bounded(limits: BrokerLimits) -> list[str]:
+def _limits(limits: BrokerLimits) -> list[str]:
     return [
-        "# Every node keeps its own journal and says again what was not answered: nothing to keep on this disk.",
+        "# Every node has a journal and resends unanswered messages, so the broker does not persist anything.",
         "persistence false",
         "log_dest stderr",
         *(f"log_type {level}" for level in ("error", "warning", "notice")),
@@ -130,36 +137,36 @@ def _bounded(limits: BrokerLimits) -> list[str]:
 
 def _with_passwords(folder: Path, port: int) -> list[str]:
     return [
-        "# Nodes that have a password.",
+        "# Nodes with passwords.",
         f"listener {port}",
-        *_of_listener(_FROM_AFAR),
+        *_listener_limits(_MAX_REMOTE),
         *_server(folder / CERTIFICATE, folder / KEY),
-        _ONE_CLIENT_EACH,
+        _USERNAME_AS_CLIENT_ID,
     ]
 
 
 def _with_certificates(folder: Path, port: int) -> list[str]:
     return [
-        "# Nodes that have a certificate: its name is who they are, whatever they claim.",
+        "# Nodes with certificates: the user name is the name in the certificate.",
         f"listener {port}",
-        *_of_listener(_FROM_AFAR),
+        *_listener_limits(_MAX_REMOTE),
         *_server(folder / CERTIFICATE, folder / KEY),
         *_clients(folder / CA),
         f"crlfile {folder / REVOKED}",
-        _ONE_CLIENT_EACH,
+        _USERNAME_AS_CLIENT_ID,
     ]
 
 
 def _local(port: int) -> list[str]:
     return [
-        "# Servers and operators on this machine; operators may run several commands at once.",
+        "# Servers and operators on this machine; operators can run several commands at once.",
         f"listener {port} 127.0.0.1",
-        *_of_listener(_FROM_HERE),
+        *_listener_limits(_MAX_LOCAL),
     ]
 
 
-def _of_listener(connections: int) -> list[str]:
-    """Nodes use neither QoS 2 nor topic aliases, with both of which a client makes the broker keep more for it."""
+def _listener_limits(connections: int) -> list[str]:
+    """Disable QoS 2 and topic aliases, which nodes do not use and which cost memory per client."""
     return [f"max_connections {connections}", "max_qos 1", "max_topic_alias 0"]
 
 
@@ -169,3 +176,41 @@ def _server(certificate: Path, key: Path) -> list[str]:
 
 def _clients(authority: Path) -> list[str]:
     return [f"cafile {authority}", "require_certificate true", "use_identity_as_username true"]
+
+
+_ROUNDS = 1000
+"""Few rounds suffice, because passwords of 24 random bytes cannot be guessed."""
+_BYTES = 24
+
+
+def new_password() -> str:
+    """Return a random password."""
+    return secrets.token_urlsafe(_BYTES)
+
+
+def hashed(password: str) -> str:
+    """Hash a password like `mosquitto_passwd` (PBKDF2, SHA-512), without the password on a command line."""
+    salt = secrets.token_bytes(12)
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ROUNDS)
+    return f"$7${_ROUNDS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+
+
+def password_file(users: Mapping[str, str]) -> str:
+    """Return the text of a password file with these passwords."""
+    for user, password in users.items():
+        if not user or ":" in user or "\n" in user + password:
+            raise ConfigError(
+                f"the user name {user!r} or its password contains a character that a password file cannot contain"
+            )
+    return lines({user: hashed(password) for user, password in users.items()})
+
+
+def lines(hashes: Mapping[str, str]) -> str:
+    """Return the text of a password file with these hashes."""
+    return "".join(f"{user}:{text}\n" for user, text in hashes.items())
+
+
+def read_lines(text: str) -> dict[str, str]:
+    """Return the hashes of a password file, by user."""
+    pairs = (line.partition(":") for line in text.splitlines() if line and not line.startswith("#"))
+    return {user: hashed for user, _, hashed in pairs}

@@ -1,1 +1,1 @@
-"""Labelled samples from NPZ files, CSV files and image folders: device, coordinator and simulation read alike."""
+"""Readers of labelled samples from NPZ files, CSV files and image folders, shared by all roles."""

@@ -1,4 +1,4 @@
-"""NPZ files: samples and labels, and perhaps class names; nothing pickled is ever loaded."""
+"""Reader of NPZ files with samples, labels and class names; pickled data is never loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sojourn.data.column_names import FEATURE_NAMES, FoundColumns, places_of
+from sojourn.data.column_names import FEATURE_NAMES, ColumnNames, column_positions
 from sojourn.data.labels import texts
 from sojourn.data.samples import content_of
 from sojourn.errors import DataError
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     Pair = tuple[str, str]
 
 STRIPS = "_webp"
-"""Images may be packed as lossless WebP strips: NAME_webp holds their bytes, NAME_webp_off where each begins and the
-last one ends, NAME_webp_shape the shape (images, height, width, 3) of what they unpack to."""
+"""Suffix of images packed as lossless WebP strips: NAME_webp has the bytes, NAME_webp_off the offset of each strip and
+the end of the last one, NAME_webp_shape the unpacked shape (images, height, width, 3)."""
 TRAIN, TEST, WHOLE = ("x_train", "y_train"), ("x_test", "y_test"), ("x", "y")
-NEEDED = "an NPZ with arrays x and y is needed"
+NEEDED = "an NPZ file with arrays x and y is required"
 _PAIRS: dict[Purpose, tuple[Pair, ...]] = {"train": (TRAIN, WHOLE, TEST), "test": (TEST, WHOLE, TRAIN)}
 _ROWS = ("x", "x_test", "x_train")
 _NAMES = ("classes", "class_names")
 _QUANTITIES = ("target_names", "channels")
-"""Arrays that say what the columns of targets, or the channels of series, are called."""
-_ADVICE = f"{NEEDED}; a device's settings `x` and `y` may name others"
-_PACKED = "strips need their ends and their shape"
+"""Arrays with the names of the target columns, or of the channels of series."""
+_ADVICE = f"{NEEDED}; data.x and data.y in a device's settings select other arrays"
+_PACKED = "WebP strips need the arrays with their offsets and shape"
 _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
-"""What numpy raises for a file that is cut short, has flipped bytes, or holds what only pickle can read."""
+"""Errors that numpy raises for a file that is truncated, corrupt or pickled."""
 
 
 def read_npz(settings: DataSettings, part: Purpose = "train") -> Content:
-    """What an NPZ file holds for training or for testing."""
+    """Read the samples of an NPZ file for training or testing."""
     with open_npz(settings.path) as file:
         pair = pair_for(file, part)
         pair = (settings.x or pair[0], settings.y or pair[1])
@@ -57,9 +57,9 @@ def read_npz(settings: DataSettings, part: Purpose = "train") -> Content:
 
 
 def read_rows(path: str, table: TableSpec | None = None) -> NDArray[np.generic]:
-    """The samples of a file without their labels, to predict from; an array that is alone may have any name.
+    """Read a file's samples for prediction, without labels; a file's only array may have any name.
 
-    table: the model's columns. If the file names its own, they are brought into the model's order.
+    table: the model's columns. If the file names its columns, they are reordered to match.
     """
     with open_npz(path) as file:
         name = next((name for name in _ROWS if _holds(file, name)), None)
@@ -67,16 +67,16 @@ def read_rows(path: str, table: TableSpec | None = None) -> NDArray[np.generic]:
         if name is None and len(arrays) == 1:
             name = arrays[0]
         if name is None:
-            raise DataError(f"{path} has no array x, only {names_of(file)}")
+            raise DataError(f"{path} has no array x (found: {names_of(file)})")
         x = _samples(file, path, name)
         if table and table.columns and FEATURE_NAMES in file and x.ndim > 1:
-            return x[..., list(places_of(table.columns, texts(file[FEATURE_NAMES], path), path))]
+            return x[..., list(column_positions(table.columns, texts(file[FEATURE_NAMES], path), path))]
         return x
 
 
 @contextmanager
 def open_npz(path: str | Path) -> Iterator[Arrays]:
-    """The arrays of a file, by name, each read when it is asked for; what goes wrong then is said of the file too."""
+    """Open a file's arrays by name, each read on access; any read error becomes a DataError that names the file."""
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.ndarray):
@@ -84,34 +84,34 @@ def open_npz(path: str | Path) -> Iterator[Arrays]:
         with content as file:
             yield file
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file on this machine") from None
+        raise DataError(f"{path} does not exist on this machine") from None
     except _DAMAGED as error:
         raise DataError(f"{path} cannot be read as NPZ: {str(error) or type(error).__name__}") from error
 
 
 def pair_for(file: Arrays, part: Purpose) -> Pair:
-    """The names of samples and labels: those that are called after the part, else x and y, else the other part's.
+    """Return the array names of samples and labels: those of the part, then x and y, then those of the other part.
 
-    A file is named by its owner for what it is used for, so whatever pair it holds is good; where it holds several,
-    the one that says what it is for goes first. Samples without labels are taken only where there are none with them.
+    Any pair is accepted, because the owner chose the file for this purpose. Samples without labels are used only if no
+    pair has labels.
     """
     whole = (pair for pair in _PAIRS[part] if holds_pair(file, pair))
     return next(whole, next((pair for pair in _PAIRS[part] if _holds(file, pair[0])), WHOLE))
 
 
 def holds_pair(file: Arrays, pair: Pair) -> bool:
-    """Whether a file has samples and labels of these names."""
+    """Return whether a file has samples and labels of these names."""
     return _holds(file, pair[0]) and pair[1] in file
 
 
 def content_in(file: Arrays, source: str, pair: Pair, names: tuple[str, ...] = ()) -> Content:
-    """The samples and labels of these names; `names` say what integer labels mean, before the file's own names do.
+    """Read the samples and labels of these names; the class names `names` take precedence over the file's.
 
-    Where there are no labels the content has none: not every job needs them.
+    Labels are optional: not every job needs them.
     """
     x, y = _samples(file, source, pair[0]), file.get(pair[1])
     own = next((texts(file[key], source) for key in _NAMES if key in file), ())
-    absent = f"no array {pair[1]!r}, only {names_of(file)}; {_ADVICE}"
+    absent = f"no array {pair[1]!r} (found: {names_of(file)}); {_ADVICE}"
     content = content_of(x, y, names or own, source, absent if y is None else f"the array {pair[1]}")
     quantities = next((texts(file[key], source) for key in _QUANTITIES if key in file), ())
     content = replace(content, target_names=quantities) if quantities else content
@@ -119,20 +119,20 @@ def content_in(file: Arrays, source: str, pair: Pair, names: tuple[str, ...] = (
     if not columns or content.x.ndim < 2:
         return content
     if len(columns) != content.x.shape[-1]:
-        raise DataError(f"{source} names {len(columns)} columns, and its samples have {content.x.shape[-1]}")
-    return replace(content, table=FoundColumns(columns))
+        raise DataError(f"{source} names {len(columns)} columns, but its samples have {content.x.shape[-1]}")
+    return replace(content, table=ColumnNames(columns))
 
 
 def array_of(path: str | Path, file: Arrays, name: str, advice: str = NEEDED) -> NDArray[np.generic]:
-    """One array, which must be there; else the error names those that are, and gives the advice."""
+    """Return an array; if it is missing, raise DataError with the available names and the advice."""
     if name not in file:
-        raise DataError(f"{path} has no array {name!r}, only {names_of(file)}; {advice}")
+        raise DataError(f"{path} has no array {name!r} (found: {names_of(file)}); {advice}")
     return file[name]
 
 
 def names_of(file: Iterable[str]) -> str:
-    """The arrays that are there, for people."""
-    return ", ".join(file) or "none at all"
+    """Return the array names as text."""
+    return ", ".join(file) or "none"
 
 
 def _holds(file: Arrays, name: str) -> bool:
@@ -148,8 +148,8 @@ def _samples(file: Arrays, source: str, name: str) -> NDArray[np.generic]:
 
 
 def _unpacked(content: bytes, ends: list[int], shape: list[int]) -> NDArray[np.uint8]:
-    """Images out of strips, channels first."""
-    from PIL import Image  # noqa: PLC0415  # only where images are packed
+    """Unpack images from WebP strips, channels first."""
+    from PIL import Image  # noqa: PLC0415  # only for packed images
 
     count, height, width = shape[:3]
     images, at = np.empty((count, 3, height, width), np.uint8), 0
@@ -159,5 +159,5 @@ def _unpacked(content: bytes, ends: list[int], shape: list[int]) -> NDArray[np.u
         images[at : at + len(some)] = some.transpose(0, 3, 1, 2)
         at += len(some)
     if at != count:
-        raise ValueError(f"its strips hold {at} images, not {count}")
+        raise ValueError(f"its strips contain {at} images instead of {count}")
     return images

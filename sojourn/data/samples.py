@@ -1,17 +1,26 @@
-"""From what a file holds to samples that a model takes: the one shaping of device, coordinator and simulation."""
+"""Conversion of file contents, including text, to the samples that a model takes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from msgspec import UNSET, UnsetType
 
-from sojourn.data.labels import distinct, is_whole, shorten
-from sojourn.data.series import forecast_windows, series_in
-from sojourn.data.targets import FittedTargets, class_numbers, faults, label_flags, next_tokens, quantities
+from sojourn.data.labels import (
+    FittedTargets,
+    class_numbers,
+    distinct,
+    faults,
+    is_whole,
+    label_flags,
+    next_tokens,
+    quantities,
+    shorten,
+)
+from sojourn.data.series import Cut, Series, as_series, forecast_windows, window_starts, windows
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,20 +28,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from sojourn.data.column_names import FoundColumns
+    from sojourn.data.column_names import ColumnNames
     from sojourn.data.labels import Labels
-    from sojourn.data.series import Series
-    from sojourn.data.source import Form, Purpose
+    from sojourn.data.source import DataSettings, Form, Purpose
     from sojourn.protocol.spec import InputSpec, TableSpec
     from sojourn.protocol.task import TaskSpec
+
 
 _BLOCK = 1024
 
 
-class Doubt(NamedTuple):
-    """Something that makes one doubt that data was understood as it was meant.
+class DataWarning(NamedTuple):
+    """A likely mistake in the data or its settings.
 
-    what: in a few words without values and names, so that others may read it; detail: more, for the owner alone.
+    what: a short text without values or names, which is safe to share; detail: more, only for the data's owner;
     remedy: what to do.
     """
 
@@ -43,50 +52,49 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleForm:
-    """What samples must fit, where there is no kit or card yet that says it."""
+    """The form of samples before a kit or card exists."""
 
     input: InputSpec
     classes: tuple[str, ...]
-    task: TaskSpec | UnsetType = UNSET
-    table: TableSpec | UnsetType = UNSET
+    task: TaskSpec | None = None
+    table: TableSpec | None = None
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a file or folder holds, as it holds it.
+    """The unprocessed content of a file or folder.
 
-    labels are its distinct labels, `which` says which of them each sample has, and `names` what integer labels mean;
-    where there are no labels `which` is -1. targets are the numbers that samples are compared with, a row for each, and
-    target_names what their columns are called; labels that are numbers are targets as well. Where x are the steps of
-    series, `series` says how they follow each other.
-    table has the names of the columns, where the source is a table: of a CSV file without a header it has none.
-    labelled_by says where the labels or targets come from and why, or what the source has instead ("no array 'y'");
-    guessed, that neither the file nor its owner said so.
+    labels: the distinct labels; label_index: the position of each sample's label in `labels`, or -1 without labels;
+    names: the class names of integer labels. targets: the quantities to predict, a row for each sample; numeric labels
+    are targets as well; target_names: the names of their columns. series: the order of the rows of x, if they are steps
+    of series. table: the column names of a table, empty for a CSV file without a header. label_source: where the labels
+    or targets come from, or why there are none ("no array 'y'"); guessed: whether neither the file nor its owner
+    declared them.
     """
 
     source: str
     x: NDArray[np.generic]
     labels: Labels
-    which: NDArray[np.int64]
+    label_index: NDArray[np.int64]
     names: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
-    labelled_by: str = ""
+    label_source: str = ""
     guessed: bool = False
-    doubts: tuple[Doubt, ...] = ()
+    warnings: tuple[DataWarning, ...] = ()
     targets: NDArray[np.generic] | None = None
     target_names: tuple[str, ...] = ()
     series: Series | None = None
-    table: FoundColumns | None = None
+    table: ColumnNames | None = None
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What a model is trained or tested on: x as compact as it was, y what it is compared with; and what was left out.
+    """Samples for training or testing.
 
-    y is class numbers (N,), or targets in the task's shape: float32, or int64 of tokens. A reconstruction has no
-    targets, and y is 1 where a label says that the sample is faulty, else 0.
-    kept says of each sample of the content whether it is here. Where samples are cut out of several series, machine
-    says which of `machines` each is of.
+    x: the samples in the file's compact type; y: class numbers (N,), or targets in the task's shape as float32, or
+    int64 for tokens; for a reconstruction, 1 for samples labelled as faulty and 0 otherwise. skipped: messages about
+    skipped samples. kept: which samples of the content are included. machine: for windows of several series, the index
+    of each sample's series in `machines`.
     """
 
     x: NDArray[np.generic]
@@ -97,11 +105,11 @@ class Samples:
     machines: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
         return len(self.y)
 
     def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
-        """These samples as the graph takes them."""
+        """Return these samples in the graph's type."""
         return np.ascontiguousarray(self.x[index], dtype=dtype), self.y[index]
 
 
@@ -110,58 +118,61 @@ def content_of(
     y: NDArray[np.generic] | None,
     names: tuple[str, ...],
     source: str,
-    labelled_by: str = "",
+    label_source: str = "",
 ) -> Content:
-    """Samples and their labels or targets, a row each, or without any; labels may also stand in a column."""
+    """Build a content from samples and optional labels or targets, a row for each sample; labels may be one column."""
     if y is None and x.ndim:
-        return Content(source, x, (), no_labels(len(x)), names, labelled_by=labelled_by)
+        return Content(source, x, (), no_labels(len(x)), names, label_source=label_source)
     y = np.array(None) if y is None else y
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
     several = y.ndim > 1 and y.dtype.kind in "buif"
     if x.ndim < 1 or len(x) != len(y if y.ndim else ()) or (y.ndim != 1 and not several):
-        raise DataError(f"{source}: x has the shape {x.shape} and y {y.shape}, not one label for each sample")
+        raise DataError(f"{source}: x has the shape {x.shape} and y {y.shape}: one label for each sample is required")
     fractions = y.dtype.kind == "f" and not is_whole(y)
-    labels, which = ((), no_labels(len(y))) if several or fractions else distinct(y, source)
+    labels, label_index = ((), no_labels(len(y))) if several or fractions else distinct(y, source)
     targets = y if y.dtype.kind in "buif" else None
-    return Content(source, x, labels, which, names, labelled_by=labelled_by, targets=targets)
+    return Content(source, x, labels, label_index, names, label_source=label_source, targets=targets)
 
 
 def no_labels(samples: int) -> NDArray[np.int64]:
-    """Which label each of so many samples has: none; it takes no memory, however many they are."""
+    """Return the label index -1 for N samples, as a view that needs no memory."""
     return np.broadcast_to(np.int64(-1), samples)
 
 
 def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
-    """The samples of these classes, or of this task, in the model's shape.
+    """Return the samples of a job's classes or task, in the model's shape.
 
-    Samples of other classes, and those that hold NaN or infinity, are left out and told in `skipped`: one bad row does
-    not spoil a file. Where the roles once differed this holds for all of them: labels are compared by name, a number
-    outside of the class names is an error, and so are floats where whole numbers are wanted.
-    part: what the samples are for; only a test set keeps those that are labelled as faulty.
+    Samples of other classes, or with NaN or infinity, are skipped and reported in `skipped`: one bad row does not
+    invalidate a file. Labels are matched by name. A number without a class name is an error, and so are floats where
+    integers are required.
+    part: the purpose of the samples; only a test set keeps samples that are labelled as faulty.
     """
     source = content.source
-    if not len(content.which):
-        reasons = (*content.skipped, *(f"{each.what}: {each.detail}; to do: {each.remedy}" for each in content.doubts))
-        nothing = _nothing(content, form, reasons)
-        raise nothing if reasons else DataError(f"{source}: there are no samples in it")
+    if not len(content.label_index):
+        reasons = (
+            *content.skipped,
+            *(f"{each.what}: {each.detail}; to do: {each.remedy}" for each in content.warnings),
+        )
+        nothing = _no_samples_error(content, form, reasons)
+        raise nothing if reasons else DataError(f"{source} has no samples")
     if form.task and form.task.kind in ("forecast", "tokens") and not _is_cut(content, form.input, form.task):
         return _cut(content, form.input, form.task)
     targets = _targets(content, form, part)
     listed, skipped = targets.keep, [*content.skipped, *targets.skipped]
     if not listed.any():
-        raise _nothing(content, form, skipped)
+        raise _no_samples_error(content, form, skipped)
     x = shaped(numeric(content.x, form.input, source), form.input.shape, source)
     finite = _finite(x)
     if not finite[listed].all():
         skipped.append(f"{np.count_nonzero(~finite[listed])} samples with NaN or infinite values")
     keep = listed & finite
     if not keep.any():
-        raise _nothing(content, form, skipped)
+        raise _no_samples_error(content, form, skipped)
     return Samples(x if keep.all() else x[keep], targets.y[keep], tuple(skipped), keep)
 
 
 def _is_cut(content: Content, wanted: InputSpec, task: TaskSpec) -> bool:
-    """Whether somebody has cut the windows already: samples in the model's shape, each with what is to come."""
+    """Return whether the data is already split into windows in the model's shape, each with its target."""
     if content.targets is None or content.series is not None or task.target is None:
         return False
     found = content.x.shape[1:]
@@ -170,13 +181,11 @@ def _is_cut(content: Content, wanted: InputSpec, task: TaskSpec) -> bool:
 
 
 def _cut(content: Content, wanted: InputSpec, task: TaskSpec) -> Samples:
-    """Samples that overlap in series, or lie end to end in sequences of tokens."""
+    """Cut overlapping windows from series, or consecutive ones from token sequences."""
     if task.kind == "tokens":
-        from sojourn.data.tokens import token_windows  # noqa: PLC0415  # which knows what a content is
-
         found, skipped = token_windows(content, wanted, task), content.skipped
     else:
-        known = content if content.series else series_in(content)
+        known = content if content.series else as_series(content)
         known = replace(known, x=numeric(known.x, wanted, content.source))
         found, skipped = forecast_windows(known, wanted, task), known.skipped
     return Samples(found.x, found.y, skipped, np.ones(len(found.x), np.bool_), found.machine, found.machines)
@@ -184,7 +193,7 @@ def _cut(content: Content, wanted: InputSpec, task: TaskSpec) -> Samples:
 
 def _targets(content: Content, form: Form, part: Purpose) -> FittedTargets:
     match form.task:
-        case UnsetType():
+        case None:
             return class_numbers(content, form.classes)
         case task if task.kind in ("regression", "forecast"):
             return quantities(content, task)
@@ -199,10 +208,10 @@ def _targets(content: Content, form: Form, part: Purpose) -> FittedTargets:
 
 
 def natural_shape(x: NDArray[np.generic], dtype: str) -> tuple[int, ...]:
-    """The shape of one sample as a model takes it, where nobody says it.
+    """Return the default input shape for these samples.
 
-    Three axes are an image, with its channels (1 or 3) first or last; two are a grey image unless they hold whole
-    numbers for an embedding (int64); a sample that is one number is a row of one.
+    Three axes are an image with its channels (1 or 3) first or last. Two axes are a grey image, or sequences for an
+    embedding if the type is int64. A single number becomes a row of one.
     """
     found = tuple(int(size) for size in x.shape[1:])
     if dtype == "int64" or len(found) <= 1:
@@ -215,35 +224,35 @@ def natural_shape(x: NDArray[np.generic], dtype: str) -> tuple[int, ...]:
 
 
 def shaped(x: NDArray[np.generic], shape: tuple[int, ...], source: str) -> NDArray[np.generic]:
-    """Samples in the model's shape, where there is only one way to read them.
+    """Reshape samples to the model's shape if the conversion is unambiguous.
 
-    The same shape but for axes of size 1; flat rows for a grey image, or the other way round; or an image with its
-    channels last for one with its channels first.
+    Accepted are added or removed axes of size 1, flat rows for a grey image and the reverse, and images with their
+    channels last.
     """
     found = x.shape[1:]
     if found == shape:
         return x
-    if not _may_be(found, shape):
-        raise DataError(f"{source} has samples of shape {found}, the model expects {shape}")
+    if not _compatible(found, shape):
+        raise DataError(f"{source} has samples of shape {found}, but the model expects {shape}")
     same = [size for size in found if size != 1] == [size for size in shape if size != 1]
     return np.moveaxis(x, 3, 1) if not same and _channels_last(found, shape) else x.reshape(len(x), *shape)
 
 
 def rows_in(x: NDArray[np.generic], shape: tuple[int, ...], source: str) -> tuple[NDArray[np.generic], bool]:
-    """One sample or many as rows in the model's shape, and whether it was one: by the rules of files (`shaped`)."""
+    """Reshape one sample or a batch as `shaped` does; also return whether it was a single sample."""
     if x.shape == shape:
         return x[np.newaxis], True
     for rows, one in ((x, False), (x[np.newaxis], True)):
-        if rows.ndim and _may_be(rows.shape[1:], shape):
+        if rows.ndim and _compatible(rows.shape[1:], shape):
             return shaped(rows, shape, source), one
     raise DataError(
-        f"{source}: samples of shape {shape} are expected, one or many of them, not an array of shape {x.shape}; a "
-        "picture's channels may also stand last, and a grey one may be a row of numbers"
+        f"{source} has the shape {x.shape}; expected one or more samples of shape {shape}. The channels of an image "
+        "may be first or last, and a grey image may be a flat row"
     )
 
 
-def _may_be(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether there is one way to read samples of this shape as such of the model's."""
+def _compatible(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Return whether samples of one shape convert unambiguously to the other."""
     ours, theirs = ([size for size in sizes if size != 1] for sizes in (found, shape))
     flat = min(len(ours), len(theirs)) <= 1 and max(len(ours), len(theirs)) <= 2
     return ours == theirs or (flat and prod(ours) == prod(theirs)) or _channels_last(found, shape)
@@ -254,27 +263,104 @@ def _channels_last(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 
 
 def numeric(x: NDArray[np.generic], wanted: InputSpec, source: str) -> NDArray[np.generic]:
-    """Samples that are numbers of the wanted kind, as compact as they are; float64 becomes float32."""
+    """Check that samples are numbers of the wanted kind; convert float64 to float32, and keep compact types."""
     if x.dtype.kind not in "buif" or (wanted.dtype == "int64" and x.dtype.kind == "f"):
-        raise DataError(f"{source} has samples of type {x.dtype}, the model expects {wanted.dtype}")
+        raise DataError(f"{source} has samples of type {x.dtype}, but the model expects {wanted.dtype}")
     if x.dtype.kind == "f" and x.dtype.itemsize > 4:
         with np.errstate(over="ignore"):
             return x.astype(np.float32)
     return x
 
 
-def _nothing(content: Content, form: Form, skipped: Sequence[str]) -> DataError:
-    whence = [f"labels are taken from {content.labelled_by}"] if content.guessed else []
-    reasons = f" ({'; '.join((*skipped, *whence))})" if skipped or whence else ""
+def _no_samples_error(content: Content, form: Form, skipped: Sequence[str]) -> DataError:
+    origin = [f"labels are taken from {content.label_source}"] if content.guessed else []
+    reasons = f" ({'; '.join((*skipped, *origin))})" if skipped or origin else ""
     of = f" of the job's classes {shorten(form.classes)}" if not form.task else " that can be used"
-    return DataError(f"{content.source} holds no sample{of}{reasons}")
+    return DataError(f"{content.source} has no sample{of}{reasons}")
 
 
 def _finite(x: NDArray[np.generic]) -> NDArray[np.bool_]:
     finite = np.ones(len(x), dtype=np.bool_)
     if x.dtype.kind == "f":
-        # Block by block: a mask of a whole data set would be a quarter of its size.
+        # Block by block: a mask of a whole dataset would take a quarter of its size.
         for start in range(0, len(x), _BLOCK):
             block = x[start : start + _BLOCK]
             finite[start : start + _BLOCK] = np.isfinite(block).all(axis=tuple(range(1, block.ndim)))
     return finite
+
+
+SUFFIX = ".txt"
+UNLABELLED = "text without labels"
+_TOKEN_BLOCK = 1 << 20
+
+
+def read_text(settings: DataSettings) -> Content:
+    """Read the bytes of a text file, or of all text files in a folder and its subfolders, each as one sequence."""
+    root = Path(settings.path)
+    try:
+        paths = sorted(path for path in root.rglob(f"*{SUFFIX}") if path.is_file()) if root.is_dir() else [root]
+        sizes = [path.stat().st_size for path in paths]
+        parts = [np.memmap(path, np.uint8, "r") for path, size in zip(paths, sizes, strict=True) if size]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{root} cannot be read: {error}") from error
+    if not parts:
+        raise DataError(f"{root} has no text: add non-empty {SUFFIX} files")
+    # A single file stays memory-mapped: only the parts used for training are loaded.
+    x = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return replace(_sequences(x, [len(part) for part in parts], str(root)), label_source=UNLABELLED)
+
+
+def token_windows(content: Content, wanted: InputSpec, task: TaskSpec) -> Cut:
+    """Return sequences of the model's length, and the same sequences shifted by one token."""
+    if len(wanted.shape) != 1:
+        raise DataError(f"{content.source}: a token model takes sequences, but its input has the shape {wanted.shape}")
+    length, source = wanted.shape[0], content.source
+    found = content if content.series else _from_array(content)
+    tokens, series = whole_numbers(found.x, source), found.series
+    _check_vocabulary(tokens, task.output[-1] if task.output else 0, source)
+    if series is None or not len(starts := window_starts(series.pieces, length + 1, length)):
+        longest = series.longest if series else 0
+        raise DataError(
+            f"{source}: its longest sequence has {longest:,} tokens, but the model needs {length:,} and the next one"
+        )
+    x, y = (windows(tokens, starts + at, length, (length,), np.int64) for at in (0, 1))
+    machine = np.searchsorted(series.pieces[:, 0], starts, side="right") - 1
+    return Cut(x, y, machine, series.machines)
+
+
+def whole_numbers(x: NDArray[np.generic], source: str) -> NDArray[np.generic]:
+    """Return integers, converted from floats if these have no fractions."""
+    if x.dtype.kind in "bui":
+        return x
+    if x.dtype.kind == "f" and np.array_equal(x, np.floor(x)) and np.isfinite(x).all() and np.abs(x).max() < 1 << 24:
+        return x.astype(np.int64)
+    raise DataError(f"{source} has values of type {x.dtype} that are not whole numbers: tokens must be whole numbers")
+
+
+def _from_array(content: Content) -> Content:
+    x = content.x
+    if x.ndim not in (1, 2):
+        raise DataError(
+            f"{content.source} has an array of shape {x.shape}: tokens must be one long sequence, or rows of equal "
+            "length"
+        )
+    lengths = [len(x)] if x.ndim == 1 else [x.shape[1]] * len(x)
+    return _sequences(x.reshape(-1), lengths, content.source)
+
+
+def _sequences(x: NDArray[np.generic], lengths: list[int], source: str) -> Content:
+    ends = np.cumsum(lengths, dtype=np.int64)
+    pieces = np.stack([ends - np.array(lengths, np.int64), ends], axis=1)
+    series = Series(pieces, np.arange(len(lengths)), tuple(str(at) for at in range(len(lengths))))
+    return Content(source, x, (), no_labels(len(x)), series=series)
+
+
+def _check_vocabulary(tokens: NDArray[np.generic], size: int, source: str) -> None:
+    for at in range(0, len(tokens), _TOKEN_BLOCK):
+        block = tokens[at : at + _TOKEN_BLOCK]
+        low, high = int(block.min()), int(block.max())
+        if low < 0 or high >= size:
+            raise DataError(
+                f"{source} has the token {low if low < 0 else high}, but the job's vocabulary ranges from 0 to "
+                f"{size - 1}"
+            )

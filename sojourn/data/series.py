@@ -1,35 +1,88 @@
-"""Series: rows that follow each other in time, where they break off, and the windows of a forecast."""
+"""Time series: their order and gaps, and the overlapping windows cut from them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from sojourn.data.labels import shorten
-from sojourn.data.windows import starts_in, windows
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
     from sojourn.data.samples import Content
     from sojourn.protocol.spec import InputSpec
     from sojourn.protocol.task import TaskSpec
 
-GAP = 1.5
-"""So many of the usual steps from one row to the next are a gap."""
+
+class Windows:
+    """A lazy array of overlapping windows: row i is `length` steps from `starts[i]` on.
+
+    Indexing works as on an array whose first axis is the samples, and returns an array. `np.asarray` copies all
+    windows, which takes up to `length` times the memory of the series.
+    """
+
+    def __init__(
+        self, steps: NDArray[Any], starts: NDArray[np.int64], length: int, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> None:
+        """Create windows of `steps`, whose first axis is time; each row has this shape and type."""
+        self.steps, self._starts, self._length = steps, starts, length
+        self.shape = (len(starts), *shape)
+        self.ndim = len(self.shape)
+        self.dtype = np.dtype(dtype)
+
+    def __len__(self) -> int:
+        """Return the number of windows."""
+        return len(self._starts)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        """Return the windows at an index, a slice, or an array of indices or booleans."""
+        starts = np.asarray(self._starts[index])
+        rows = self.steps[starts[..., np.newaxis] + np.arange(self._length)]
+        return rows.reshape(*starts.shape, *self.shape[1:]).astype(self.dtype, copy=False)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return all windows as one array."""
+        del copy  # this is always a copy
+        return self[:] if dtype is None else self[:].astype(dtype, copy=False)
+
+    def astype(self, dtype: DTypeLike) -> NDArray[Any]:
+        """Return all windows as one array of this type."""
+        return self[:].astype(dtype, copy=False)
+
+
+def windows(
+    steps: NDArray[Any], starts: NDArray[np.int64], length: int, shape: tuple[int, ...], dtype: DTypeLike
+) -> NDArray[Any]:
+    """Return `Windows` typed as an array: code that only indexes rows can use it as one."""
+    return cast("NDArray[Any]", Windows(steps, starts, length, shape, dtype))
+
+
+def window_starts(pieces: NDArray[np.int64], length: int, stride: int) -> NDArray[np.int64]:
+    """Return the start of each window: every `stride` steps within a piece, never across two pieces.
+
+    pieces: the start and the end of each stretch without a gap, a row for each.
+    """
+    counts = np.maximum(0, (pieces[:, 1] - pieces[:, 0] - length) // stride + 1)
+    first = np.cumsum(counts) - counts  # the index of each piece's first window
+    return np.asarray(np.repeat(pieces[:, 0] - first * stride, counts) + stride * np.arange(counts.sum()), np.int64)
+
+
+GAP_RATIO = 1.5
+"""A time step longer than this many median steps is a gap."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """How the rows of a content follow each other.
+    """The order of the rows of a content.
 
-    pieces: where each unbroken stretch begins and where it ends, a row for each; machine: which of `machines` it is of.
-    gaps: jumps in time; missing: rows that cannot be used; timed: whether rows say when they were.
+    pieces: the start and the end of each stretch without a gap, a row for each; machine: the index of its series in
+    `machines`; gaps: the number of jumps in time; missing: the number of unusable rows; timed: whether rows have times.
     """
 
     pieces: NDArray[np.int64]
@@ -42,12 +95,12 @@ class Series:
 
     @property
     def longest(self) -> int:
-        """Steps in the longest piece."""
+        """The number of steps in the longest piece."""
         return int((self.pieces[:, 1] - self.pieces[:, 0]).max(initial=0))
 
 
 class Timeline(NamedTuple):
-    """What rows say of themselves: of which of `machines` they are, and when they were, if that is known."""
+    """The series of each row, as an index into `machines`, and its time if known."""
 
     machine: NDArray[np.int64]
     machines: tuple[str, ...]
@@ -55,7 +108,7 @@ class Timeline(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Samples that were cut out of series, and the series that each is of."""
+    """Windows cut from series, and the series of each."""
 
     x: NDArray[Any]
     y: NDArray[Any]
@@ -63,8 +116,8 @@ class Cut(NamedTuple):
     machines: tuple[str, ...]
 
 
-def time_of(cell: str) -> float:
-    """A time in seconds: a number as it is, or a date with or without a time; ValueError where it is neither."""
+def parse_time(cell: str) -> float:
+    """Convert a number, or a date with or without a time, to seconds; raise ValueError for other text."""
     text = cell.strip()
     try:
         found = float(text)
@@ -73,66 +126,68 @@ def time_of(cell: str) -> float:
             moment = datetime.fromisoformat(text)
             found = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
-            raise ValueError(f"{text[:40]!r} is no time") from None
+            raise ValueError(f"{text[:40]!r} is not a time") from None
     if not isfinite(found):
-        raise ValueError(f"{text[:40]!r} is no time")
+        raise ValueError(f"{text[:40]!r} is not a time")
     return found
 
 
-def in_time(content: Content, channels: tuple[str, ...], timeline: Timeline) -> Content:
-    """The same rows in the order of time, machine by machine, with what is known of their gaps."""
+def sort_by_time(content: Content, channels: tuple[str, ...], timeline: Timeline) -> Content:
+    """Sort rows by machine and time, and find their gaps."""
     machine, machines, time = timeline
     order = np.argsort(machine, kind="stable") if time is None else np.lexsort((time, machine))
-    machine, time, twice = machine[order], None if time is None else time[order], 0
+    machine, time, repeated = machine[order], None if time is None else time[order], 0
     if time is not None and len(time):
         again = np.r_[False, (np.diff(machine) == 0) & (np.diff(time) <= 0)]
-        twice = int(np.count_nonzero(again))
+        repeated = int(np.count_nonzero(again))
         order, machine, time = order[~again], machine[~again], time[~again]
     x = content.x if np.array_equal(order, np.arange(len(content.x))) else content.x[order]
     series = _series(x, machine, machines, time, channels)
-    skipped = [*content.skipped, *([f"{twice} rows with a time that another one has"] if twice else [])]
-    return replace(content, x=x, which=content.which[order], skipped=(*skipped, *_told(series)), series=series)
+    skipped = [*content.skipped, *([f"{repeated} rows with a repeated time"] if repeated else [])]
+    return replace(
+        content, x=x, label_index=content.label_index[order], skipped=(*skipped, *_series_notes(series)), series=series
+    )
 
 
-def series_in(content: Content) -> Content:
-    """An array as series: (steps,), (steps, channels), or several of one length as (series, steps, channels)."""
+def as_series(content: Content) -> Content:
+    """Read an array as series: (steps,), (steps, channels), or several of equal length as (series, steps, channels)."""
     x = content.x
     if x.ndim not in (1, 2, 3) or x.dtype.kind not in "buif":
         raise DataError(
-            f"{content.source} holds an array of shape {x.shape} and type {x.dtype}: a series is numbers of the shape "
-            "(steps,) or (steps, channels), several are (series, steps, channels)"
+            f"{content.source} has an array of shape {x.shape} and type {x.dtype}: a series must be numbers of the "
+            "shape (steps,) or (steps, channels); several series have the shape (series, steps, channels)"
         )
     count, steps, channels = (1, len(x), prod(x.shape[1:])) if x.ndim < 3 else x.shape
     machine = np.repeat(np.arange(count), steps)
     rows = x.reshape(count * steps, channels)
     names = tuple(str(at) for at in range(count)) if x.ndim == 3 else ()
     series = _series(rows, machine, names, None, content.target_names)
-    return replace(content, x=rows, skipped=(*content.skipped, *_told(series)), series=series)
+    return replace(content, x=rows, skipped=(*content.skipped, *_series_notes(series)), series=series)
 
 
 def forecast_windows(content: Content, wanted: InputSpec, task: TaskSpec) -> Cut:
-    """The windows of a forecast: what is seen, and what is to come of the channels that are predicted."""
+    """Cut the windows of a forecast: the input steps, and the future steps of the predicted channels."""
     if task.window is None or content.series is None:
-        raise DataError(f"{content.source}: the job says no window for its forecast")
+        raise DataError(f"{content.source}: the job sets no window for its forecast")
     steps, horizon, stride = task.window.steps, task.window.horizon, task.window.stride
     series, channels, source = content.series, content.x.shape[1], content.source
     if prod(wanted.shape) != steps * channels:
         raise DataError(
-            f"{source} has series of {channels} channels{_names(series.channels)}, so {steps} steps of them are "
-            f"{steps * channels} numbers; the model expects the shape {wanted.shape}: leave columns out with "
-            "data.ignore, or name the right file"
+            f"{source} has series of {channels} channels{_names(series.channels)}, so {steps} steps have "
+            f"{steps * channels} numbers, but the model expects the shape {wanted.shape}: exclude columns with "
+            "data.ignore, or set the right file"
         )
-    starts = starts_in(series.pieces, steps + horizon, stride)
+    starts = window_starts(series.pieces, steps + horizon, stride)
     if not len(starts):
         raise DataError(
-            f"{source}: its longest series without a gap has {series.longest:,} steps, and a window needs {steps:,} "
-            f"that are seen and {horizon:,} that are predicted; more data is needed, or a job with fewer steps"
+            f"{source}: its longest series without a gap has {series.longest:,} steps, but a window needs {steps:,} "
+            f"input steps and {horizon:,} predicted steps; add data, or use a job with fewer steps"
         )
     places = _channels(series.channels, channels, task, source)
     values = content.x if places == list(range(channels)) else np.ascontiguousarray(content.x[:, places])
     shape = task.target.shape if task.target else (horizon, len(places))
     if prod(shape) != horizon * len(places):
-        raise DataError(f"{source}: {horizon} steps of {len(places)} channels are no target of the shape {shape}")
+        raise DataError(f"{source}: {horizon} steps of {len(places)} channels do not match the target shape {shape}")
     piece = np.searchsorted(series.pieces[:, 0], starts, side="right") - 1
     return Cut(
         windows(content.x, starts, steps, wanted.shape, content.x.dtype),
@@ -143,17 +198,17 @@ def forecast_windows(content: Content, wanted: InputSpec, task: TaskSpec) -> Cut
 
 
 def latest_windows(content: Content, wanted: InputSpec, steps: int) -> NDArray[np.generic]:
-    """The last steps of each series, from which it goes on; those since its last gap must be enough."""
-    found = content if content.series else series_in(content)
+    """Return the last steps of each series; raise DataError if there are too few since its last gap."""
+    found = content if content.series else as_series(content)
     series, channels = found.series, found.x.shape[1]
     if series is None or prod(wanted.shape) != steps * channels:
-        raise DataError(f"{content.source} has {channels} channels, the model expects the shape {wanted.shape}")
+        raise DataError(f"{content.source} has {channels} channels, but the model expects the shape {wanted.shape}")
     ends = {int(machine): stop for machine, (_, stop) in zip(series.machine, series.pieces.tolist(), strict=True)}
     begins = {int(machine): start for machine, (start, _) in zip(series.machine, series.pieces.tolist(), strict=True)}
     short = next((machine for machine in ends if ends[machine] - begins[machine] < steps), None)
     if short is not None or not ends:
-        there = ends[short] - begins[short] if short is not None else 0
-        raise DataError(f"{content.source}: {there} steps are there since the last gap, the model needs {steps}")
+        found_steps = ends[short] - begins[short] if short is not None else 0
+        raise DataError(f"{content.source}: {found_steps} steps since the last gap; the model needs {steps}")
     return np.stack([found.x[stop - steps : stop] for stop in ends.values()]).reshape(-1, *wanted.shape)
 
 
@@ -175,14 +230,14 @@ def _series(
 
 
 def _breaks(machine: NDArray[np.int64], time: NDArray[np.float64] | None) -> tuple[NDArray[np.bool_], int]:
-    """Where a row does not follow the one before it, and how often that is because of a jump in time."""
+    """Return where a row does not follow the previous one, and the number of jumps in time."""
     broken = np.r_[True, np.diff(machine) != 0]
     if time is None:
         return broken, 0
     gaps = 0
     for start, stop in zip(*_stretches(broken), strict=True):
         steps = np.diff(time[start:stop])
-        far = steps > GAP * float(np.median(steps)) if len(steps) else np.zeros(0, np.bool_)
+        far = steps > GAP_RATIO * float(np.median(steps)) if len(steps) else np.zeros(0, np.bool_)
         broken[start + 1 : stop] |= far
         gaps += int(np.count_nonzero(far))
     return broken, gaps
@@ -193,13 +248,13 @@ def _stretches(broken: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
     return starts.tolist(), [*starts[1:].tolist(), len(broken)][: len(starts)]
 
 
-def _told(series: Series) -> list[str]:
-    told = [f"windows over {series.gaps:,} gaps in time"] if series.gaps else []
-    return [*told, f"windows over {series.missing:,} rows with missing values"] if series.missing else told
+def _series_notes(series: Series) -> list[str]:
+    reported = [f"windows over {series.gaps:,} gaps in time"] if series.gaps else []
+    return [*reported, f"windows over {series.missing:,} rows with missing values"] if series.missing else reported
 
 
 def _channels(names: tuple[str, ...], count: int, task: TaskSpec, source: str) -> list[int]:
-    """The channels that are predicted: by their names, or all of them."""
+    """Return the predicted channels, by name, or all of them."""
     wanted = task.names
     if not wanted:
         return list(range(count))
@@ -207,11 +262,11 @@ def _channels(names: tuple[str, ...], count: int, task: TaskSpec, source: str) -
         return [names.index(name) for name in wanted]
     if not names and len(wanted) == count:
         return list(range(count))
-    shown = f"only {shorten(names)}" if names else f"but {count} without a name"
+    shown = f"only {shorten(names)}" if names else f"but {count} unnamed ones"
     absent = shorten(name for name in wanted if name not in names)
     raise DataError(
-        f"{source} has no channel {absent}, which the job predicts, {shown}: say which it is with data.targets, or "
-        "name the channels in a header, or in an array `channels` of an NPZ file"
+        f"{source} has no channel {absent}, which the job predicts, {shown}: set it with data.targets, or "
+        "name the channels in a CSV header or in the array `channels` of an NPZ file"
     )
 
 

@@ -1,17 +1,14 @@
-"""Labelled data on this machine: where it is, and how it becomes samples of a job.
-
-This module stays without numpy, so that the agent itself can describe its data; reading comes with the training worker.
-"""
+"""Data settings, and the entry points that read data in any format."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from sojourn.data.scaling import scaled, scaling_of
 from sojourn.errors import DataError
 from sojourn.settings import validated
 
@@ -23,15 +20,60 @@ if TYPE_CHECKING:
     from sojourn.protocol.spec import InputSpec, TableSpec
     from sojourn.protocol.task import TaskSpec
 
+
+_NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+_FORM = re.compile(rf"\s*{_NUMBER}\s*\.\.\s*{_NUMBER}\s+to\s+{_NUMBER}\s*\.\.\s*{_NUMBER}\s*")
+_WHOLE = re.compile(r"(?<![\d.])(\d+)\.\.")
+_BLOCK = 1024
+
+
+class Scaling(NamedTuple):
+    """The linear map that takes `low` to `new_low` and `high` to `new_high`."""
+
+    low: float
+    high: float
+    new_low: float
+    new_high: float
+
+
+def parse_scaling(text: str) -> Scaling:
+    """Parse a scaling such as "0..255 to 0..1"; raise ValueError for other text."""
+    # "0..1": without a space, the pattern would read the first dot as part of the number.
+    found = _FORM.fullmatch(_WHOLE.sub(r"\1 ..", text))
+    made = Scaling(*map(float, found.groups())) if found else None
+    if made is None or made.low == made.high or made.new_low == made.new_high:
+        raise ValueError(
+            f'{text[:80]!r} is not a scale: write the old and the new range, such as "0..255 to 0..1" (0 stays 0, 255 '
+            "becomes 1)"
+        )
+    return made
+
+
+def scaled(x: NDArray[np.generic], scaling: Scaling) -> NDArray[np.float32]:
+    """Return the values on the new scale, as float32."""
+    import numpy as np  # noqa: PLC0415  # reading settings must not import numpy
+
+    low, high, new_low, new_high = scaling
+    out = np.empty(x.shape, np.float32)
+    # Block by block: a whole dataset as float64 would take eight times its size.
+    for at in range(0, len(x), _BLOCK):
+        wide = x[at : at + _BLOCK].astype(np.float64)
+        out[at : at + _BLOCK] = (wide - low) / (high - low) * (new_high - new_low) + new_low
+    return out
+
+
+# This module does not import numpy, so that the agent process can describe its data; the training worker reads it.
+
+
 Format = Literal["npz", "images", "csv", "text"]
 Purpose = Literal["train", "test"]
-"""What samples are for: it decides which arrays of an NPZ file are taken."""
+"""The purpose of samples, which selects the arrays of an NPZ file."""
 _ZIP = b"PK\x03\x04"
 _SUFFIXES: dict[str, Format] = {".npz": "npz", ".csv": "csv", ".txt": "text"}
 
 
 class Form(Protocol):
-    """What samples must fit: the kit of a job, or the card of a release."""
+    """The required form of samples: a job's kit or a release's card."""
 
     @property
     def input(self) -> InputSpec:
@@ -39,80 +81,77 @@ class Form(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes, in their order."""
+        """The class names, in order."""
 
     @property
-    def task(self) -> TaskSpec | msgspec.UnsetType:
-        """What is learnt, where it is no plain classification."""
+    def task(self) -> TaskSpec | None:
+        """The task, or None for a classification."""
 
     @property
-    def table(self) -> TableSpec | msgspec.UnsetType:
-        """The columns of a sample by name, where it is a row of a table."""
+    def table(self) -> TableSpec | None:
+        """The column names of a sample that is a row of a table, or None."""
 
 
 class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the data is and how to read it."""
+    """The location of the data and how to read it."""
 
     path: str
-    """An NPZ or CSV file, a text, or a folder with a folder of images for each class. Example: `"photos"`."""
+    """An NPZ, CSV or text file, or a folder with a folder of images for each class. Example: `"photos"`."""
     format: Literal["auto"] | Format = "auto"
-    """What it is; `auto` goes by its name, and by a file's first bytes."""
+    """The data format; `auto` detects it from the file name and the first bytes."""
     x: str | None = None
-    """The array of an NPZ file that has the samples; unless told `x_train`, `x` or `x_test`. Example: `"images"`."""
+    """The array of an NPZ file with the samples; by default `x_train`, `x` or `x_test`. Example: `"images"`."""
     y: str | None = None
-    """The array of an NPZ file that has the labels; unless told `y_train`, `y` or `y_test`. Example: `"labels"`."""
+    """The array of an NPZ file with the labels; by default `y_train`, `y` or `y_test`. Example: `"labels"`."""
     label: str | int | None = None
-    """The label column of a CSV file: its name, its number (1 is the first), `"first"` or `"last"`; unless told the
-    column named label, class, target or y, or else the last one. Example: `"species"`."""
+    """The label column of a CSV file: its name, its number (1 is the first), `"first"` or `"last"`; by default the
+    column named label, labels, class, target or y, otherwise the last one. Example: `"species"`."""
     header: bool | None = None
-    """Whether the first row of a CSV file names its columns; unless told, it does if it is not all numbers. Example:
+    """Whether the first row of a CSV file is a header; by default it is if it is not all numbers. Example:
     `true`."""
     scale: str | None = None
-    """Brings values to another scale; unless told, they stay as they are. Example: `"0..255 to 0..1"`."""
+    """Converts values to another scale; by default they are not changed. Example: `"0..255 to 0..1"`."""
     class_names: tuple[str, ...] = ()
-    """What the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself. Example:
-    `["cat", "dog"]`."""
+    """The class names of the integer labels 0, 1, ... of an NPZ or CSV file, if the file does not contain them.
+    Example: `["cat", "dog"]`."""
     targets: tuple[str | int, ...] = ()
-    """The columns of a CSV file, by name or number, with what jobs predict, in the order in which they list it; unless
-    told those that are called as in the job. Example: `["temp_c", "load_kw"]`."""
+    """The target columns of a CSV file, by name or number, in the job's order; by default those with the names that the
+    job lists. Example: `["temp_c", "load_kw"]`."""
     target_scale: str | None = None
-    """Brings what is predicted to another scale or unit, as `scale` does with the values of samples. Example:
+    """Converts targets to another scale or unit, as `scale` does for the values of samples. Example:
     `"32..212 to 0..100"`."""
     ignore: tuple[str | int, ...] = ()
     """Columns of a CSV file, by name or number, that are not read. Example: `["id", "remark"]`."""
     time: str | int | None = None
-    """The column of a CSV file with the time of each row, as a number or as 2026-05-01 12:30: the rows of a series are
-    put in its order, and where it makes a jump is a gap. Unless told, rows are in order and without gaps. Example:
-    `"time"`."""
+    """The column of a CSV file with the time of each row, as a number or as 2026-05-01 12:30. Rows of a series are
+    sorted by it, and a jump is a gap. By default, rows are in order and without gaps. Example: `"time"`."""
     series: str | int | None = None
-    """The column of a CSV file that tells several series apart, such as machines. Example: `"machine"`."""
+    """The column of a CSV file that identifies the series, such as the machine. Example: `"machine"`."""
 
     def __post_init__(self) -> None:
         for scale in (self.scale, self.target_scale):
             if scale is not None:
-                scaling_of(scale)
+                parse_scaling(scale)
 
 
 def read_as(path: str, **flags: object) -> DataSettings:
-    """The settings that flags of a command mean for a file."""
+    """Return the settings for a file from a command's flags."""
     return validated({"path": path} | {key: it for key, it in flags.items() if it is not None}, DataSettings, "flags")
 
 
 def format_of(settings: DataSettings) -> Format:
-    """The format of the data, told by the settings, else by the path, else by a file's first bytes."""
+    """Return the format of the data, from the settings, the path, or the first bytes of the file."""
     path = Path(settings.path)
     try:
         folder = path.is_dir()
         if not folder and not path.exists():
             raise DataError(f"{path} does not exist")
     except OSError as error:
-        raise DataError(f"{path} cannot be looked at: {error.strerror}") from error
+        raise DataError(f"{path} cannot be accessed: {error.strerror}") from error
     if settings.format == "auto":
         found = "images" if folder else _SUFFIXES.get(path.suffix.lower()) or _by_content(path)
         if found is None:
-            raise DataError(
-                f"{path} ends neither in .npz nor in .csv or .txt: set `format` to what it is, or rename it"
-            )
+            raise DataError(f"{path} does not end in .npz, .csv or .txt: set data.format, or rename the file")
         return found
     if settings.format != "text" and folder != (settings.format == "images"):
         raise DataError(f"{path} is a {'folder' if folder else 'file'}, which cannot be {settings.format!r} data")
@@ -120,7 +159,7 @@ def format_of(settings: DataSettings) -> Format:
 
 
 def describe(settings: DataSettings) -> str:
-    """The data in a few words for the device's birth, without reading it."""
+    """Describe the data in a few words for the device's birth message, without reading it."""
     try:
         return f"{format_of(settings)} {Path(settings.path).name}"
     except DataError as error:
@@ -129,7 +168,7 @@ def describe(settings: DataSettings) -> str:
 
 def load_data(settings: DataSettings, form: Form, part: Purpose = "train") -> Samples:
     """Read the samples that fit a job or a release."""
-    from sojourn.data.samples import fit  # noqa: PLC0415  # numpy comes with it
+    from sojourn.data.samples import fit  # noqa: PLC0415  # imports numpy
 
     content = read_content(settings, part, form.input, form.classes, form.task or None, form.table or None)
     return fit(content, form, part)
@@ -143,21 +182,20 @@ def read_content(
     task: TaskSpec | None = None,
     table: TableSpec | None = None,
 ) -> Content:
-    """Read what the data holds; images are brought to the size that is `wanted`, or else must all have one size.
+    """Read the content of the data; images are resized to `wanted`, or must all have the same size.
 
-    Of an image folder only the listed classes are read, so that what a job does not need costs no time.
-    task: which columns are read as what; without it, as for a classifier. table: the job's columns, which are matched
-    by name.
+    Only the listed classes of an image folder are read, which saves time.
+    task: determines the role of columns; None means classification. table: the job's columns, matched by name.
     """
     content = _read(settings, part, wanted, classes, task, table)
     if settings.target_scale and content.targets is not None:
-        content = replace(content, targets=scaled(content.targets, scaling_of(settings.target_scale)))
+        content = replace(content, targets=scaled(content.targets, parse_scaling(settings.target_scale)))
     return replace(content, x=on_scale(content.x, settings)) if settings.scale else content
 
 
 def on_scale(x: NDArray[np.generic], settings: DataSettings) -> NDArray[np.generic]:
-    """Values on the scale that the settings ask for; what are no numbers stays, and is refused later."""
-    return scaled(x, scaling_of(settings.scale)) if settings.scale and x.dtype.kind in "buif" else x
+    """Return the values on the configured scale; other types are returned as they are and rejected later."""
+    return scaled(x, parse_scaling(settings.scale)) if settings.scale and x.dtype.kind in "buif" else x
 
 
 def _read(
@@ -168,7 +206,7 @@ def _read(
     task: TaskSpec | None,
     table: TableSpec | None,
 ) -> Content:
-    # Not at the top: numpy comes with these, and Pillow with images.
+    # Imported here: these modules import numpy, and images imports Pillow.
     match format_of(settings):
         case "npz":
             from sojourn.data.column_names import in_job_order  # noqa: PLC0415
@@ -177,17 +215,17 @@ def _read(
             return in_job_order(read_npz(settings, part), table)
         case "csv":
             from sojourn.data.csv import read_csv  # noqa: PLC0415
-            from sojourn.data.csv_columns import Asked  # noqa: PLC0415
+            from sojourn.data.csv_columns import ReadRequest  # noqa: PLC0415
 
-            return read_csv(settings, Asked(task, classes, wanted, table=table))
+            return read_csv(settings, ReadRequest(task, classes, wanted, table=table))
         case "images":
             from sojourn.data.images import common_input, read_images  # noqa: PLC0415
 
             return read_images(settings, wanted or common_input(settings, task), classes, task)
         case "text":
             if task.kind != "tokens" if task else wanted is not None:
-                raise DataError(f'{settings.path} is text, which only a job with [task] kind = "tokens" learns')
-            from sojourn.data.tokens import read_text  # noqa: PLC0415
+                raise DataError(f'{settings.path} is text, which only a job with [task] kind = "tokens" can train on')
+            from sojourn.data.samples import read_text  # noqa: PLC0415
 
             return read_text(settings)
 

@@ -1,1 +1,1 @@
-"""How a node joins a fleet with keys of its own: tokens, what is asked at the door, and what a node keeps of it."""
+"""Joining a fleet with a node's own keys: tokens, the protocol of the door, and the node's files."""

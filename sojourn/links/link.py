@@ -1,4 +1,4 @@
-"""What a node needs of a broker. MQTT (`sojourn.links.mqtt`) and memory (`sojourn.links.memory`) both give it."""
+"""The interface between a node and a broker."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PORTABLE_PAYLOAD = 60_000
-"""A payload that every broker we know takes."""
+"""A payload size that every known broker accepts."""
 
 
 class Will(msgspec.Struct, frozen=True):
-    """What the broker publishes, retained, when a node vanishes."""
+    """The retained message that the broker publishes when a node vanishes."""
 
     topic: str
     payload: bytes
 
 
 class Listener(Protocol):
-    """Who hears a link. Called on any thread: an implementation only puts things on a queue."""
+    """The receiver of a link's events. Called on any thread: an implementation only puts items on a queue."""
 
     def link_up(self, link: Link) -> None:
-        """The link is connected and subscribed: what must be said on every connect can be said now."""
+        """The link is connected and subscribed: messages for every connect can be sent now."""
 
     def link_down(self, link: Link, reason: str) -> None:
-        """The link was lost; it reconnects by itself."""
+        """The link was lost; it reconnects automatically."""
 
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:
         """A message arrived on a topic that is subscribed to."""
 
 
 class Link(Protocol):
-    """One connection to one broker. At-least-once, unordered, lossy as far as its users are concerned."""
+    """One connection to one broker. Its users must treat it as at-least-once, unordered and lossy."""
 
     @property
     def payload_limit(self) -> int:
-        """The largest payload this broker takes from us; known for sure once the link is up."""
+        """The largest payload that this broker accepts; final once the link is up."""
 
     def open(self, listener: Listener, filters: Sequence[str], will: Will | None) -> None:
-        """Connect in the background, subscribe to the filters on every connect, and go on trying for ever."""
+        """Connect in the background, subscribe to the filters on every connect, and retry forever."""
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Send, or drop when the link is down: whoever needs an answer asks again."""
+        """Send, or drop if the link is down: a sender that needs a reply asks again."""
 
     def close(self) -> None:
-        """Disconnect in good order (the will is not published)."""
+        """Disconnect cleanly (the will is not published)."""

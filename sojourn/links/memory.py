@@ -1,4 +1,4 @@
-"""A broker in memory, under somebody else's clock, that can lose, repeat, delay and reorder what it carries."""
+"""A broker in memory under a virtual clock, which can lose, repeat, delay and reorder messages."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import random
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sojourn.links.link import PORTABLE_PAYLOAD
-from sojourn.links.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sojourn.links.link import Listener, Will
     from sojourn.profile import LinkProfile
@@ -20,9 +19,83 @@ if TYPE_CHECKING:
     Later = Callable[[float, Callable[[], None]], None]
 
 
+Subscriber = TypeVar("Subscriber")
+Shape = tuple[int, tuple[int, ...]]
+"""The number of levels of a filter, and which of them it names; the others are `+`."""
+
+
+class Subscriptions(Generic[Subscriber]):
+    """Filters by their shape, of which there are few, and then by the levels that they name.
+
+    Nearly all are inbox filters, whose only wildcard is the last level. They are indexed by the prefix before it.
+    """
+
+    def __init__(self) -> None:
+        self._inboxes: dict[str, dict[Subscriber, int]] = {}
+        self._shapes: dict[Shape, dict[tuple[str, ...], dict[Subscriber, int]]] = {}
+        self._held: dict[Subscriber, dict[str, None]] = {}
+        self._count = 0
+
+    def add(self, subscriber: Subscriber, filters: Iterable[str]) -> None:
+        """Subscribe to topics that match one of these filters."""
+        self._count += 1
+        held = self._held.setdefault(subscriber, {})
+        for one in filters:
+            before = _inbox_prefix(one)
+            if before is not None:
+                self._inboxes.setdefault(before, {})[subscriber] = self._count
+            else:
+                shape, names = _shape(one)
+                self._shapes.setdefault(shape, {}).setdefault(names, {})[subscriber] = self._count
+            held[one] = None
+
+    def remove(self, subscriber: Subscriber) -> bool:
+        """Remove all filters of a subscriber; return whether it had any."""
+        held = self._held.pop(subscriber, None)
+        for one in held or ():
+            before = _inbox_prefix(one)
+            if before is not None:
+                _discard(self._inboxes, before, subscriber)
+            else:
+                shape, names = _shape(one)
+                _discard(self._shapes[shape], names, subscriber)
+        return held is not None
+
+    def matching(self, topic: str) -> list[Subscriber]:
+        """Return the subscribers of this topic, each once, in the order in which they subscribed."""
+        found = self._inboxes.get(topic.rpartition("/")[0], {})
+        length = topic.count("/") + 1
+        for (count, named), subscribers in self._shapes.items():
+            if count == length:
+                levels = topic.split("/")
+                found = found | subscribers.get(tuple([levels[at] for at in named]), {})
+        return sorted(found, key=found.__getitem__) if len(found) > 1 else list(found)
+
+
+Key = TypeVar("Key")
+
+
+def _discard(subscribers: dict[Key, dict[Subscriber, int]], key: Key, subscriber: Subscriber) -> None:
+    del subscribers[key][subscriber]
+    if not subscribers[key]:
+        del subscribers[key]
+
+
+def _inbox_prefix(one: str) -> str | None:
+    """Return the prefix of a filter whose only wildcard is its last level."""
+    before, _, last = one.rpartition("/")
+    return before if last == "+" and before and "+" not in before.split("/") else None
+
+
+def _shape(one: str) -> tuple[Shape, tuple[str, ...]]:
+    levels = one.split("/")
+    named = tuple(at for at, level in enumerate(levels) if level != "+")
+    return (len(levels), named), tuple(levels[at] for at in named)
+
+
 @dataclass(frozen=True)
 class Faults:
-    """How bad a link is: shares of messages that are lost or repeated, and the spread of their delay in seconds."""
+    """The faults of a link: shares of lost and repeated messages, and their delay and its spread in seconds."""
 
     loss: float = 0.0
     repeat: float = 0.0
@@ -32,7 +105,7 @@ class Faults:
 
 
 class MemoryBroker:
-    """Topics, wildcards, retained messages and wills. `later(delay, action)` is the clock it lives by."""
+    """Topics, wildcards, retained messages and wills. `later(delay, action)` is its clock."""
 
     def __init__(self, later: Later, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
@@ -41,37 +114,37 @@ class MemoryBroker:
         self._random = random.Random(self.faults.seed)  # faults, not secrets
         self._links: Subscriptions[MemoryLink] = Subscriptions()
         self._retained: dict[str, bytes] = {}
-        self.unheard: Callable[[str], None] | None = None
-        """Called with a topic that nobody listens to: whoever is to hear it may come back now."""
+        self.on_unmatched: Callable[[str], None] | None = None
+        """Called with a topic that has no subscriber: a hibernated receiver can return now."""
 
     def join(self, link: MemoryLink) -> None:
-        """A link connects: it hears what is retained."""
+        """Connect a link and send it the retained messages."""
         self._links.add(link, link.filters)
         for topic, payload in self._retained.items():
-            if link.wants(topic):
+            if link.matches(topic):
                 self._carry(link, topic, payload, lossy=False)
 
-    def come_back(self, link: MemoryLink) -> None:
-        """A link goes on where another of the same client stopped: it has heard what is retained."""
+    def rejoin(self, link: MemoryLink) -> None:
+        """Connect a link in place of an earlier one of the same client, which received the retained messages."""
         self._links.add(link, link.filters)
 
     def leave(self, link: MemoryLink, will: Will | None) -> None:
-        """A link is gone, in good order (no will) or not."""
+        """Disconnect a link, cleanly (no will) or not."""
         if self._links.remove(link) and will:
             self.publish(will.topic, will.payload, retain=True)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool) -> None:
-        """Carry a message to all who want it, with this broker's faults; what is retained arrives, and in order."""
+        """Deliver a message to all subscribers, with this broker's faults; retained ones always arrive, in order."""
         self.payload += len(payload)
         if retain and payload:
             self._retained[topic] = payload
         elif retain:
             self._retained.pop(topic, None)
-        wanting = self._links.wanting(topic)
-        if not wanting and self.unheard:
-            self.unheard(topic)
-            wanting = self._links.wanting(topic)
-        for link in wanting:
+        subscribers = self._links.matching(topic)
+        if not subscribers and self.on_unmatched:
+            self.on_unmatched(topic)
+            subscribers = self._links.matching(topic)
+        for link in subscribers:
             self._carry(link, topic, payload, lossy=not retain)
 
     def _carry(self, link: MemoryLink, topic: str, payload: bytes, *, lossy: bool) -> None:
@@ -88,20 +161,20 @@ class MemoryBroker:
 
 
 class Lane:
-    """One direction of a line: a payload occupies it for its bytes, the next one waits, and each is then under way."""
+    """One direction of a line: payloads occupy it one after another for their bytes, then travel for its latency."""
 
     def __init__(self, later: Later, rate: float, latency: float) -> None:
         self._later, self._rate, self._latency = later, rate, latency
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self.busy = False
-        """Whether something is on the line."""
+        """Whether a payload occupies the line."""
 
     def seconds(self, size: int) -> float:
-        """How long so many bytes are under way when nothing is before them."""
+        """Return the seconds that `size` bytes take on an idle line."""
         return size / self._rate + self._latency
 
     def send(self, size: int, arrive: Callable[[], None]) -> None:
-        """Send so many bytes after all that was sent before; `arrive` is called when the last one is there."""
+        """Send `size` bytes after all earlier ones; `arrive` is called when the last one has arrived."""
         self._waiting.append((size, arrive))
         if not self.busy:
             self._next()
@@ -118,11 +191,11 @@ class Lane:
 
 
 class MemoryLink:
-    """One connection to a broker in memory: at once, or over a line with its bandwidth and latency.
+    """One connection to a broker in memory: immediate, or over a line with its bandwidth and latency.
 
-    Over a line a payload takes, from one client to another: its bytes at the sender's `up`, the sender's latency, the
-    broker's delay, its bytes at the receiver's `down`, the receiver's latency; and longer where others are before it.
-    Only payloads count: topics and the headers of MQTT and TCP do not.
+    Over a line, a payload from one client to another takes: its bytes at the sender's `up`, the sender's latency, the
+    broker's delay, its bytes at the receiver's `down`, the receiver's latency; and longer behind a queue. Only
+    payloads count: topics and the headers of MQTT and TCP do not.
     """
 
     def __init__(
@@ -145,14 +218,14 @@ class MemoryLink:
         self.broker.join(self)
         listener.link_up(self)
 
-    def go_on(self, listener: Listener, filters: Sequence[str], will: Will | None) -> None:
-        """Be the connection that a client has had all the time."""
+    def resume(self, listener: Listener, filters: Sequence[str], will: Will | None) -> None:
+        """Continue an earlier connection of this client."""
         self._listener, self._will = listener, will
         self.filters = tuple(filters)
-        self.broker.come_back(self)
+        self.broker.rejoin(self)
 
-    def put_away(self, listener: Listener) -> None:
-        """Leave without a word; what is still on its way to us comes to this listener."""
+    def hibernate(self, listener: Listener) -> None:
+        """Disconnect without a will; messages in transit go to this listener."""
         self._listener = listener
         self.broker.leave(self, None)
 
@@ -161,8 +234,8 @@ class MemoryLink:
         """Whether nothing is on the line."""
         return not (self.up and self.up.busy) and not (self.down and self.down.busy)
 
-    def wants(self, topic: str) -> bool:
-        """Whether a topic fits one of the filters that are subscribed to."""
+    def matches(self, topic: str) -> bool:
+        """Return whether a topic matches one of the subscribed filters."""
         parts = topic.split("/")
         return any(
             len(wanted) == len(parts) and all(w in ("+", p) for w, p in zip(wanted, parts, strict=True))
@@ -170,14 +243,14 @@ class MemoryLink:
         )
 
     def carry(self, topic: str, payload: bytes) -> None:
-        """The broker sends a message to us."""
+        """Take a message from the broker."""
         if self.down is None:
             self.deliver(topic, payload)
         elif self._listener:
             self.down.send(len(payload), lambda: self.deliver(topic, payload))
 
     def deliver(self, topic: str, payload: bytes) -> None:
-        """A message arrives, if anybody still listens."""
+        """Pass an arrived message to the listener, if there still is one."""
         if self._listener:
             self._listener.arrived(self, topic, payload)
 
@@ -189,14 +262,14 @@ class MemoryLink:
             self.up.send(len(payload), lambda: self._arrive(topic, payload, retain=retain))
 
     def _arrive(self, topic: str, payload: bytes, *, retain: bool) -> None:
-        """A message that we sent reaches the broker, unless the line was cut meanwhile."""
+        """Publish a sent message at the broker, unless the line was cut meanwhile."""
         if not self._lost:
             self.broker.publish(topic, payload, retain=retain)
 
-    def hand(self, into: MemoryLink | None, size: int, deliver: Callable[[], None]) -> None:
-        """Send so many bytes to one other link of this broker, without faults; `deliver` is called when they are there.
+    def transfer(self, into: MemoryLink | None, size: int, deliver: Callable[[], None]) -> None:
+        """Send `size` bytes to one other link of this broker, without faults; `deliver` is called on arrival.
 
-        It takes as long as `publish` takes to a subscriber. What is for nobody goes as far as the broker.
+        It takes as long as `publish` takes to a subscriber. Without a receiver the bytes end at the broker.
         """
         if self._listener is None:
             return
@@ -212,7 +285,7 @@ class MemoryLink:
             self.broker.later(self.broker.faults.delay, partial(into.take, size, deliver))
 
     def take(self, size: int, deliver: Callable[[], None]) -> None:
-        """The broker sends so many bytes to us: `deliver` is called when they are here, if anybody still listens."""
+        """Take `size` bytes from the broker: `deliver` is called on arrival, if there still is a listener."""
         if self._listener is None:
             return
         self.moved(0, size)
@@ -222,15 +295,15 @@ class MemoryLink:
             self.down.send(size, lambda: deliver() if self._listener else None)
 
     def moved(self, sent: int, came: int) -> None:
-        """Bytes that would have gone over this link: counted by those who count."""
+        """Count bytes of a transfer; for subclasses that count traffic."""
 
     def cut(self) -> None:
-        """Vanish without a word, and all that is on the line with us: the broker publishes the will."""
+        """Vanish, with everything on the line: the broker publishes the will."""
         self._listener = None
         self._lost = True
         self.broker.leave(self, self._will)
 
     def close(self) -> None:
-        """Disconnect in good order, so that no last will is published."""
+        """Disconnect cleanly, so that the will is not published."""
         self._listener = None
         self.broker.leave(self, None)

@@ -1,12 +1,10 @@
-"""One MQTT connection, from its first byte to its end.
-
-Every connection gets a paho client of its own. What an old connection left unsent dies with it, so nothing stale is
-resent for ever, and paho's own reconnecting, queueing and protocol downgrade never come into play.
-"""
+"""One MQTT connection, from its first byte to its end, and the loop that moves its bytes."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import selectors
 import socket
 import ssl
 import time
@@ -17,11 +15,10 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from sojourn.links import reasons
+from sojourn.links import connection_errors
 from sojourn.links.link import PORTABLE_PAYLOAD, Will
-from sojourn.links.loop import MqttLoop
+from sojourn.links.send_window import MAX_MESSAGES_IN_FLIGHT, MqttWindow
 from sojourn.links.settings import OWN_BROKER_PAYLOAD
-from sojourn.links.window import MAX_MESSAGES_IN_FLIGHT, MqttWindow
 from sojourn.protocol.topics import is_state
 
 if TYPE_CHECKING:
@@ -34,18 +31,91 @@ if TYPE_CHECKING:
 
     from sojourn.links.settings import BrokerSettings
 
+
+# The loop that moves one paho client's bytes.
+#
+# Paho's own loop wakes up every second, is limited to 1024 files by select, and writes a byte to itself for every
+# publish. This one sleeps until there is work.
+
+_READ = selectors.EVENT_READ
+_WRITE = selectors.EVENT_WRITE
+
+
+class MqttLoop:
+    """Runs on one thread; `wake` may be called on any."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        # With this callback set, paho leaves all writing to this loop; writes from two threads would garble the stream.
+        # The callback does nothing: the loop checks at every step, and other threads call `wake`.
+        client.on_socket_register_write = lambda *_: None
+
+    def run(self, nap: Callable[[], float], feed: Callable[[], None], is_over: Callable[[], bool]) -> None:
+        """Serve the connection until it ends or is over; feeds at every step, and sleeps for at most `nap` seconds."""
+        client, connection = self._client, self._client.socket()
+        if connection is None:
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._reader, _READ)
+            selector.register(connection, _READ)
+            watched = _READ
+            while client.socket() is not None and not is_over():
+                wanted = _READ | _WRITE if client.want_write() else _READ
+                if wanted != watched:
+                    selector.modify(connection, wanted)
+                    watched = wanted
+                pending = _pending(connection)
+                ready = {key.fileobj: mask for key, mask in selector.select(0 if pending else nap())}
+                if pending or ready.get(connection, 0) & _READ:
+                    client.loop_read()
+                if self._reader in ready:
+                    self._reader.recv(4096)
+                feed()
+                if client.want_write():
+                    client.loop_write()
+                client.loop_misc()
+
+    def wake(self) -> None:
+        """Wake the loop to look for work."""
+        # Full: it is awake already. Closed: the loop has ended.
+        with contextlib.suppress(OSError):
+            self._writer.send(b"\0")
+
+    def close(self) -> None:
+        """Close the connection, if it is still open, and release the client."""
+        connection = self._client.socket()
+        if connection is not None:
+            connection.close()
+        self._client.on_socket_register_write = None
+        self._reader.close()
+        self._writer.close()
+
+
+def _pending(connection: SocketLike) -> int:
+    """Return the number of bytes that TLS has already decrypted, which a selector cannot see."""
+    return connection.pending() if isinstance(connection, ssl.SSLSocket) else 0
+
+
+# One MQTT connection, from its first byte to its end.
+#
+# Every connection has a separate paho client. Unsent messages of an old connection are dropped with it, so nothing
+# stale is resent, and paho's own reconnecting, queueing and protocol downgrade are never used.
+
 _LOG = logging.getLogger(__name__)
 HEADER_ROOM = 256
-"""What a packet holds besides its payload: our longest topic has 212 bytes, the rest is MQTT's."""
+"""Room of a packet in addition to its payload: the longest topic has 212 bytes, the rest is MQTT's header."""
 _FLUSH_STEP = 0.005
 _CONNECT_SECONDS = 10.0
 _SUBSCRIBE_SECONDS = 30.0
-"""For a broker that has accepted the connection to confirm the subscriptions: it is alive, and may be busy."""
+"""The timeout for the broker to confirm the subscriptions after it accepted the connection: it may be busy."""
 _CALLBACKS = ("on_connect", "on_subscribe", "on_disconnect", "on_message")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who connects, and what is agreed on every connect."""
+    """The identity of a client, and the parameters of every connect."""
 
     name: str
     username: str | None
@@ -63,15 +133,15 @@ class Ending(msgspec.Struct, frozen=True):
 
     reason: str
     answered: bool = True
-    """Whether the broker spoke this MQTT version with us at all."""
+    """Whether the broker answered in this MQTT version."""
     flap: bool = False
-    """Whether the link was up and then cut without a word."""
+    """Whether the link was up and then cut without a reason."""
     refused: bool = False
-    """Whether the broker, or our own check of it, said no: trying again soon is no use."""
+    """Whether the broker refused the connection, or its check failed: retrying soon is pointless."""
 
 
 class Session:
-    """One connection; `run` is its network thread's whole work, and `up` and `arrived` are called on that thread."""
+    """One connection; `run` is all that its network thread does; `up` and `arrived` are called on that thread."""
 
     def __init__(
         self,
@@ -81,7 +151,7 @@ class Session:
         up: Callable[[Session], None],
         arrived: Callable[[str, bytes], None],
         closing: threading.Event,
-        patience: float,
+        timeout: float,
     ) -> None:
         self.payload_limit = min(PORTABLE_PAYLOAD, settings.max_payload or PORTABLE_PAYLOAD)
         self._settings = settings
@@ -90,12 +160,12 @@ class Session:
         self._up = up
         self._arrived = arrived
         self._closing = closing
-        self._patience = patience
+        self._timeout = timeout
         self._deadline = 0.0
         self._ending: Ending | None = None
         self._connected = False
         self._subscribed = False
-        self._kept_dropped = False
+        self._retained_dropped = False
         self._errors = _LastError()
         self._client = self._make_client()
         self._loop = MqttLoop(self._client)
@@ -105,20 +175,22 @@ class Session:
         """Connect, and serve the connection until it ends."""
         try:
             self._client.connect(self._settings.host, self._settings.effective_port, self._settings.keepalive)
-            self._deadline = time.monotonic() + self._patience
+            self._deadline = time.monotonic() + self._timeout
             self._loop.run(self._nap, self._window.feed, self._is_over)
         except (OSError, UnicodeError) as error:
-            return Ending(reasons.cannot_connect(self._settings, error), refused=isinstance(error, ssl.SSLError))
+            return Ending(
+                connection_errors.cannot_connect(self._settings, error), refused=isinstance(error, ssl.SSLError)
+            )
         finally:
             self._release()
         return self._ending or self._lost()
 
     def publish(self, topic: str, payload: bytes, *, retain: bool) -> bool:
-        """Hand a message to the network thread, or say False when too much waits already."""
+        """Pass a message to the network thread; return False if its queue is full."""
         return self._window.put(topic, payload, retain=retain)
 
     def disconnect(self, flush_seconds: float) -> None:
-        """Let what waits reach the broker, then leave in good order."""
+        """Send the queued messages, then disconnect cleanly."""
         deadline = time.monotonic() + flush_seconds
         while not self._window.is_empty and time.monotonic() < deadline and self._client.is_connected():
             time.sleep(_FLUSH_STEP)
@@ -131,12 +203,12 @@ class Session:
             CallbackAPIVersion.VERSION2,
             client_id=self._identity.name,
             protocol=self.protocol,
-            # In MQTT 5 this is `clean_start` of connect(), whose default is what we want for a first connect.
+            # In MQTT 5 this is `clean_start` of connect(), whose default is right for a first connect.
             clean_session=None if is_5 else True,
             reconnect_on_failure=False,
         )
         client.connect_timeout = _CONNECT_SECONDS
-        # The window is ours; paho's counts messages, not bytes, and cannot be changed once the broker states its own.
+        # The send window replaces paho's, which counts messages, not bytes, and cannot be changed after the connect.
         client.max_inflight_messages_set(0)
         client.enable_logger(self._errors.logger)
         if self._identity.username:
@@ -153,30 +225,30 @@ class Session:
         return client
 
     def _is_over(self) -> bool:
-        """Whether to give up on a broker that does not answer, or to leave before we said who we are."""
+        """Return whether to give up on a broker that does not answer, or to leave before the CONNECT is sent."""
         if self._subscribed:
             return False
-        # A CONNECT that leaves after our own end would throw out whoever has our name by then.
+        # A CONNECT sent after this session's end would disconnect the next client with this name.
         return time.monotonic() > self._deadline or (self._closing.is_set() and not self._connected)
 
     def _nap(self) -> float:
-        """How long the loop may sleep: to be on time with the ping, or with giving up."""
+        """Return how long the loop may sleep without delaying the ping or the timeout."""
         if self._subscribed:
             return self._client.keepalive / 8
         return max(0.0, self._deadline - time.monotonic()) + 0.01
 
     def _release(self) -> None:
-        """Let go of everything now: what is left to the garbage collector stays open, with all that it queued."""
+        """Release everything now: objects left to the garbage collector stay open, with their queues."""
         self._loop.close()
         for callback in _CALLBACKS:
             setattr(self._client, callback, None)
 
     def _on_connect(self, _c: Client, _u: object, _f: ConnectFlags, code: ReasonCode, given: Properties | None) -> None:
         if code.is_failure:
-            reason = reasons.said_by_broker(code.value, code.getName())
+            reason = connection_errors.broker_reason(code.value, code.getName())
             self._ending = Ending(
                 f"the broker at {self._settings.address} refused the connection: {reason}",
-                answered=code.value != reasons.UNSUPPORTED_PROTOCOL,
+                answered=code.value != connection_errors.UNSUPPORTED_PROTOCOL,
                 refused=True,
             )
             return
@@ -190,7 +262,7 @@ class Session:
             self._now_up()
 
     def _subscribe(self, filters: Sequence[str]) -> None:
-        """Of what the broker has kept only presence is wanted: nobody keeps messages there, but to replay or hoard."""
+        """Subscribe; of retained messages only presence is wanted: others would be replays or stale data."""
         if self.protocol != MQTTProtocolVersion.MQTTv5:
             self._client.subscribe([(name, 1) for name in filters])
             return
@@ -221,52 +293,56 @@ class Session:
         if self._ending is not None:
             return
         if flags.is_disconnect_packet_from_server:
-            reason = reasons.said_by_broker(code.value, code.getName())
+            reason = connection_errors.broker_reason(code.value, code.getName())
             self._ending = Ending(f"the broker at {self._settings.address} ended the connection: {reason}")
         elif code == "Keep alive timeout":
-            self._ending = Ending(f"nothing was heard from the broker at {self._settings.address} for too long")
+            self._ending = Ending(f"the broker at {self._settings.address} sent nothing for too long")
 
     def _on_message(self, _c: Client, _u: object, message: MQTTMessage) -> None:
         try:
             topic = message.topic
         except UnicodeDecodeError:
             return
-        if message.retain and not is_state(topic):  # MQTT 3.1.1 cannot ask for less
-            self._drop_kept(topic)
+        if message.retain and not is_state(topic):  # MQTT 3.1.1 cannot exclude them in the subscription
+            self._drop_retained(topic)
             return
         self._arrived(topic, bytes(message.payload))
 
-    def _drop_kept(self, topic: str) -> None:
-        if not self._kept_dropped:
-            _LOG.warning("%s: dropped what the broker has kept on %s, and all such", self._identity.name, topic[:200])
-        self._kept_dropped = True
+    def _drop_retained(self, topic: str) -> None:
+        if not self._retained_dropped:
+            _LOG.warning(
+                "%s: dropped a retained message on %s; further ones are dropped silently",
+                self._identity.name,
+                topic[:200],
+            )
+        self._retained_dropped = True
 
     def _lost(self) -> Ending:
-        alert = reasons.tls_alert(self._errors.text)
+        alert = connection_errors.tls_alert(self._errors.text)
         if alert is not None:
             return Ending(f"TLS with {self._settings.address} failed: {alert}", refused=True)
         if not self._connected:
-            return Ending(reasons.unanswered(self._settings), answered=False)
+            return Ending(connection_errors.unanswered(self._settings), answered=False)
         detail = f" ({self._errors.text})" if self._errors.text else ""
         return Ending(f"the connection to {self._settings.address} was lost{detail}", flap=self._subscribed)
 
 
 class _LastError(logging.Handler):
-    """Keeps what paho says of a failing socket; it reports the cause nowhere else."""
+    """Keeps paho's log message about a failing socket, which is the only place where it reports the cause."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.text = ""
-        # Not of the logging tree: nobody else is to hear paho.
+        # Outside of the logging tree, so that paho's messages are not logged.
         self.logger = logging.Logger("sojourn.links.mqtt.paho", logging.ERROR)  # noqa: LOG001
         self.logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a log record as the newest one, to be named when a connection ends."""
+        """Keep the newest log record, to be reported when the connection ends."""
         self.text = record.getMessage().removeprefix("failed to receive on socket: ")
 
 
 def _without_delay(_client: Client, _userdata: object, connection: SocketLike) -> None:
-    """Nagle's algorithm costs two thirds of all round trips."""
+    """Disable Nagle's algorithm, which takes two thirds of every round trip."""
     if isinstance(connection, socket.socket):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

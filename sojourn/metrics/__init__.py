@@ -1,1 +1,1 @@
-"""Figures for Prometheus: what each role tells, how it is taken from a running node, and the page that serves it."""
+"""Prometheus metrics: the catalogue, snapshots of a running node, and the page that serves them."""

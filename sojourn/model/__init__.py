@@ -1,1 +1,1 @@
-"""A model as every role handles it: vectors, graphs on onnxruntime, exemplars and scores."""
+"""Models as all roles use them: vectors, graphs for onnxruntime, exemplars and scores."""

@@ -1,6 +1,6 @@
-"""The small public set, and the signature that a model's answers on it give.
+"""The public exemplars, and the signature computed from a model's outputs on them.
 
-Both the server and a device compute signatures here, so that both get the same one.
+Servers and devices share this code, so that they compute identical signatures.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from sojourn.protocol.task import TaskSpec
 
 BATCH = 64
-"""Fixed, because a runtime may round differently for another batch size."""
+"""Fixed, because a runtime may round differently for other batch sizes."""
 
 
 class Targets(msgspec.Struct, frozen=True):
-    """What samples are compared with where that is no class: one target after another, little-endian."""
+    """The targets of samples without classes: concatenated, little-endian."""
 
     data: bytes
     shape: Annotated[tuple[int, ...], msgspec.Meta(min_length=1, max_length=8)]
     dtype: Literal["float32", "int64"]
 
     def array(self) -> NDArray[np.generic]:
-        """The targets, a row for each sample."""
+        """Return the targets, a row for each sample."""
         dtype = np.dtype(self.dtype).newbyteorder("<")
         if len(self.data) != prod(self.shape) * dtype.itemsize or min(self.shape) < 0:
-            raise InvalidBlob(f"{len(self.data)} bytes are no targets of shape {self.shape}")
+            raise InvalidBlob(f"{len(self.data)} bytes do not fit targets of shape {self.shape}")
         return np.frombuffer(self.data, dtype).reshape(self.shape).astype(self.dtype)
 
 
 class Exemplars(msgspec.Struct, frozen=True):
-    """Samples as they travel, with classes or targets. `uint8` is the compact form of pixels, float32 in graphs.
+    """Samples in their wire form, with classes or targets; `uint8` pixels become float32 in graphs.
 
     y: the class of each sample; without classes, its stratum.
     """
@@ -51,9 +51,9 @@ class Exemplars(msgspec.Struct, frozen=True):
     shape: Shape
     dtype: Literal["uint8", "float32", "int64"]
     y: tuple[int, ...]
-    targets: Targets | msgspec.UnsetType = msgspec.UNSET
-    faulty: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of a test set for a reconstruction: the numbers of those samples that are known to be faulty."""
+    targets: Targets | None = None
+    faulty: tuple[int, ...] | None = None
+    """For the test set of a reconstruction: the indices of the samples that are known to be faulty."""
 
     @classmethod
     def of(
@@ -64,49 +64,51 @@ class Exemplars(msgspec.Struct, frozen=True):
         match x.dtype.name:
             case "uint8" | "float32" | "int64" as form:
                 little = x.astype(x.dtype.newbyteorder("<"), copy=False)
-                packed = msgspec.UNSET if targets is None else _packed(targets)
+                packed = None if targets is None else _packed(targets)
                 return cls(little.tobytes(), x.shape, form, tuple(int(label) for label in y), packed)
             case other:
-                raise ValueError(f"exemplars are uint8, float32 or int64, not {other}")
+                raise ValueError(f"exemplars must be uint8, float32 or int64, not {other}")
 
-    def compared(self) -> NDArray[np.generic]:
-        """What each sample is compared with: its target, or else its class."""
+    def expected(self) -> NDArray[np.generic]:
+        """Return each sample's target, or its class if there are no targets."""
         found = self.targets.array() if self.targets else np.array(self.y, np.int64)
         if len(found) != len(self.y):
-            raise InvalidBlob(f"there are {len(found)} targets for {len(self.y)} exemplars")
+            raise InvalidBlob(f"{len(found)} targets for {len(self.y)} exemplars")
         return found
 
-    def marked(self) -> NDArray[np.bool_] | None:
-        """Which samples are known to be faulty; None where nobody said it."""
-        if self.faulty is msgspec.UNSET:
+    def faulty_mask(self) -> NDArray[np.bool_] | None:
+        """Return which samples are known to be faulty, or None if unknown."""
+        if self.faulty is None:
             return None
         if not all(0 <= row < len(self.y) for row in self.faulty):
-            raise InvalidBlob(f"of {len(self.y)} samples others than these are said to be faulty")
+            raise InvalidBlob(f"an index of a faulty sample is not below {len(self.y)}")
         marks = np.zeros(len(self.y), np.bool_)
         marks[list(self.faulty)] = True
         return marks
 
     def arrays(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """The samples as a graph takes them, and their class numbers."""
+        """Return the samples in the graph's type, and their class numbers."""
         x, y = self.packed()
         return self.unpacked(x), y
 
     def packed(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """The samples as compact as they are, and their class numbers."""
+        """Return the samples in their compact type, and their class numbers."""
         dtype = np.dtype(self.dtype).newbyteorder("<")
         if len(self.x) != prod(self.shape) * dtype.itemsize or self.shape[:1] != (len(self.y),):
-            raise InvalidBlob(f"{len(self.x)} bytes and {len(self.y)} labels are not exemplars of shape {self.shape}")
+            raise InvalidBlob(
+                f"{len(self.x)} bytes and {len(self.y)} labels do not fit exemplars of shape {self.shape}"
+            )
         return np.frombuffer(self.x, dtype).reshape(self.shape), np.array(self.y, np.int64)
 
     def unpacked(self, x: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Some of the samples, as a graph takes them."""
+        """Convert some samples to the graph's type."""
         return x.astype(np.int64 if self.dtype == "int64" else np.float32)
 
 
 class ViewedExemplars(Exemplars, frozen=True):
-    """Exemplars whose samples stay where they are, in the blob that is read: a test set is large."""
+    """Exemplars whose samples are a view of the blob, without a copy, because a test set is large."""
 
-    x: memoryview  # type: ignore[assignment]  # msgspec copies bytes, and makes a view of the blob of this
+    x: memoryview  # type: ignore[assignment]  # msgspec copies bytes, but decodes a memoryview without a copy
 
 
 def signature(graphs: Graphs, vector: NDArray[np.float32], exemplars: Exemplars, classes: int) -> tuple[float, ...]:
@@ -117,15 +119,15 @@ def signature(graphs: Graphs, vector: NDArray[np.float32], exemplars: Exemplars,
 def signature_of(
     graphs: Graphs, vector: NDArray[np.float32], exemplars: ScoredSamples, classes: int
 ) -> tuple[float, ...]:
-    """The same, of exemplars that were read before."""
+    """Compute the `signature` from exemplars that are already loaded."""
     y = exemplars.y
     if not len(y) or y.min() < 0 or y.max() >= classes:
-        raise InvalidBlob(f"{len(y)} exemplars have labels that are none of the job's {classes} classes")
+        raise InvalidBlob(f"{len(y)} exemplars have labels outside the job's {classes} classes")
     if graphs.task:
         return _signature_by_strata(graphs, graphs.task, vector, exemplars)
     own = np.concatenate(
         [
-            _softmax(graphs.logits(vector, exemplars.taken(slice(at, at + BATCH))))[
+            _softmax(graphs.logits(vector, exemplars.inputs(slice(at, at + BATCH))))[
                 np.arange(len(y[at : at + BATCH])), y[at : at + BATCH]
             ]
             for at in range(0, len(y), BATCH)
@@ -141,19 +143,21 @@ def _signature_by_strata(
 ) -> tuple[float, ...]:
     """v_s: the mean of exp(-loss / blind) over the exemplars of stratum s, which for cross-entropy is softmax(f(x))_s.
 
-    A loss is held against that of an answer that knows nothing, so that every task's are from 0 to 1. One that is not
-    finite counts as infinite.
+    Dividing by `blind`, the loss of an uninformed prediction, brings every task's values into 0 to 1. A loss that is
+    not finite counts as infinite.
     """
     starts = range(0, len(exemplars.y), BATCH)
     with np.errstate(over="ignore", invalid="ignore"):
         losses = np.concatenate([graphs.losses(vector, *exemplars.batch(slice(at, at + BATCH))) for at in starts])
         own = np.exp(-np.maximum(np.nan_to_num(losses, nan=np.inf), 0.0) / task.blind)
-    within = members(task, exemplars.x, exemplars.compared) if task.kind == "multilabel" else _hot(exemplars.y, task)
+    within = (
+        members(task, exemplars.x, exemplars.compared) if task.kind == "multilabel" else _one_hot(exemplars.y, task)
+    )
     sums = own @ within.astype(np.float64)
     return tuple(float(value) for value in sums / np.maximum(within.sum(axis=0), 1))
 
 
-def _hot(y: NDArray[np.int64], task: TaskSpec) -> NDArray[np.bool_]:
+def _one_hot(y: NDArray[np.int64], task: TaskSpec) -> NDArray[np.bool_]:
     return np.asarray(y[:, np.newaxis] == np.arange(task.strata.count))
 
 

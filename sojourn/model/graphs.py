@@ -1,4 +1,4 @@
-"""Runs a kit's graphs: training and prediction with onnxruntime and numpy alone."""
+"""Runs a kit's training and prediction graphs with onnxruntime and numpy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 import onnxruntime
 
 from sojourn.errors import DataError, GraphRefused, ModelError
-from sojourn.model.frozen import given_to, graph_in
 from sojourn.model.kit_rules import (
-    STATE_TOLD,
+    MAX_PROBE_STATE,
     check_kit,
     check_open_train,
     check_predict,
@@ -26,7 +25,7 @@ from sojourn.model.kit_rules import (
     check_votes,
 )
 from sojourn.model.metrics import cross_entropies
-from sojourn.model.session import REFUSED, open_session, session_options
+from sojourn.model.session import RUNTIME_ERRORS, frozen_tensors, graph_bytes, open_session, session_options
 from sojourn.randomness import noise as draw_noise
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from sojourn.model.frozen import Use
+    from sojourn.model.session import Use
     from sojourn.protocol.spec import FrozenTensor, Kit, Probe
     from sojourn.protocol.task import TaskSpec
 
@@ -42,61 +41,60 @@ if TYPE_CHECKING:
 
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3
-ANCHOR_APART = 0.2
-"""By so much of itself a probe's vector is shrunk to be the frozen model of a second stream."""
+ANCHOR_STEP = 0.2
+"""The frozen models of a probe are its vector, each shrunk by this fraction more than the previous one."""
 
 
 @dataclass(frozen=True)
 class Streams:
-    """What a kit's second training graph takes besides: frozen models as whole vectors, and plain numbers."""
+    """Additional inputs of a kit's two-stream graph: frozen models as vectors, and scalars."""
 
     anchors: Sequence[NDArray[np.float32]]
     scalars: Sequence[float] = ()
 
 
 class Graphs:
-    """A kit's graphs on this machine; each is loaded when it is first used.
+    """A kit's graphs on this machine; each is loaded on first use.
 
-    What trains and predicts takes `features` of samples, which are the samples themselves where a kit has no trunk.
+    Training and prediction take the `features` of samples; without a trunk, these are the samples themselves.
     """
 
-    def __init__(self, kit: Kit, threads: int = 1, beside: Graphs | None = None) -> None:
-        """Run `kit` on `threads` threads; with one thread results repeat bit for bit.
+    def __init__(self, kit: Kit, threads: int = 1, reference_models: Graphs | None = None) -> None:
+        """Run `kit` on `threads` threads; with one thread, results repeat bit for bit.
 
-        beside: others of the same kit and threads; what either of them loads is loaded for both.
+        reference_models: graphs of the same kit and threads with which to share sessions.
         """
         check_kit(kit)
         self._kit = kit
         self._threads = threads
-        self.sessions: dict[Use, onnxruntime.InferenceSession] = beside.sessions if beside else {}
+        self.sessions: dict[Use, onnxruntime.InferenceSession] = reference_models.sessions if reference_models else {}
 
     @property
     def threads(self) -> int:
-        """On how many threads it runs."""
+        """The number of threads."""
         return self._threads
 
     @cached_property
     def learns(self) -> TaskSpec:
-        """What is learnt."""
+        """The kit's task."""
         return self._kit.learns
 
     @property
     def task(self) -> TaskSpec | None:
-        """What is learnt, where it is not simply one class of several."""
+        """The kit's task, or None for a plain classification."""
         return self._kit.task or None
 
     @property
-    def cuts(self) -> bool:
-        """Whether there is a trunk before what trains, so that features are worth keeping."""
+    def has_trunk(self) -> bool:
+        """Whether a frozen trunk computes features, which are worth caching."""
         return bool(self._kit.trunk)
 
     def features(self, x: NDArray[np.generic]) -> NDArray[np.generic]:
-        """What the other graphs take of these samples.
+        """Compute the inputs of the other graphs for these samples.
 
-        A trunk is run for each sample by itself: so its features have the same bits in whatever batch it stands, made
-        now or kept from before.
+        The trunk runs on one sample at a time, so that its features have the same bits in any batch, new or cached.
         """
-        if not self.cuts or not len(x):
+        if not self.has_trunk or not len(x):
             return x
         return np.concatenate([self._features(x[at : at + 1]) for at in range(len(x))])
 
@@ -111,11 +109,11 @@ class Graphs:
         x: NDArray[np.generic],
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
-        beside: Sequence[NDArray[np.float32]] = (),
+        reference_models: Sequence[NDArray[np.float32]] = (),
         streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32]]:
-        """The mean loss of a batch and its gradient by what is trained of the model's vector."""
-        loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise, beside, streams)
+        """Return the mean loss of a batch, and its gradient by the trained numbers of the vector."""
+        loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise, reference_models, streams)
         return loss, gradient
 
     def loss_gradient_and_state(
@@ -124,15 +122,15 @@ class Graphs:
         x: NDArray[np.generic],
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
-        beside: Sequence[NDArray[np.float32]] = (),
+        reference_models: Sequence[NDArray[np.float32]] = (),
         streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
-        """The same, and the state that a step with this batch leaves; empty for a model without state.
+        """Return loss, gradient and the state after a step with this batch; the state is empty for a stateless model.
 
-        beside: the models that the task's loss looks at besides; this one itself, unless told. streams: what the
-        second training graph is given, which then takes the place of the first.
+        reference_models: further models for the task's loss, by default this one. streams: inputs of the two-stream
+        graph, which is then run instead of the training graph.
         """
-        feeds = self._feeds(vector, x, y, beside)
+        feeds = self._feeds(vector, x, y, reference_models)
         feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
         if streams:
             feeds |= {f"anchor_{at}": each for at, each in enumerate(streams.anchors)}
@@ -141,12 +139,12 @@ class Graphs:
         loss, gradient, *rest = session.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
         state = rest[0] if rest else np.zeros(0, np.float32)
         _check_shape("loss", loss, ())
-        _check_shape("gradient", gradient, (model.learnt,))
-        _check_shape("state", state, (model.size - model.learnt,))
+        _check_shape("gradient", gradient, (model.learned,))
+        _check_shape("state", state, (model.size - model.learned,))
         return float(loss), gradient, state
 
     def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> float:
-        """The mean loss of a batch as the model predicts it."""
+        """Return the mean loss of a batch in evaluation mode."""
         return float(self.losses(vector, x, y).mean())
 
     def losses(
@@ -154,24 +152,24 @@ class Graphs:
         vector: NDArray[np.float32],
         x: NDArray[np.generic],
         y: NDArray[np.generic],
-        beside: Sequence[NDArray[np.float32]] = (),
+        reference_models: Sequence[NDArray[np.float32]] = (),
     ) -> Losses:
-        """The loss of each sample as the model predicts it."""
+        """Return the loss of each sample in evaluation mode."""
         if self.task:
-            found: NDArray[np.float32] = self._score.run(["losses"], self._feeds(vector, x, y, beside))[0]
+            found: NDArray[np.float32] = self._score.run(["losses"], self._feeds(vector, x, y, reference_models))[0]
             _check_shape("losses", found, (len(x),))
             return found.astype(np.float64)
         return cross_entropies(self.outputs(vector, x), y.astype(np.int64))
 
     def outputs(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """The model's answers for a batch, in the task's own terms: values, or logits."""
+        """Return the model's outputs for a batch: values or logits, depending on the task."""
         name = self.learns.answers
         answers: NDArray[np.float32] = self._predict.run([name], {"vector": vector, "x": x})[0]
         _check_shape(name, answers, (len(x), *self.learns.output))
         return answers
 
     def taps(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> list[NDArray[np.float32]]:
-        """What each layer of weights is given for a batch, as the model predicts (`sojourn.protocol.spec.TapGraph`)."""
+        """Return the inputs of each tapped layer for a batch in evaluation mode (`sojourn.protocol.spec.TapGraph`)."""
         layers = self._kit.more.taps.layers if self._kit.more and self._kit.more.taps else ()
         found: list[NDArray[np.float32]] = self._taps.run(
             [f"tap_{at}" for at in range(len(layers))], {"vector": vector, "x": x}
@@ -181,7 +179,7 @@ class Graphs:
         return found
 
     def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """A classifier's answers for a batch, one row per sample."""
+        """Return a classifier's logits for a batch, one row per sample."""
         return self.outputs(vector, x)
 
     def _feeds(
@@ -189,19 +187,19 @@ class Graphs:
         vector: NDArray[np.float32],
         x: NDArray[np.generic],
         y: NDArray[np.generic],
-        beside: Sequence[NDArray[np.float32]] = (),
+        reference_models: Sequence[NDArray[np.float32]] = (),
     ) -> dict[str, NDArray[np.generic]]:
-        """What a graph takes that compares answers with targets."""
+        """Return the feeds of a graph that computes a loss."""
         feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x}
         if self.learns.target is not None:
             self._check_targets(y)
             feeds["y"] = y
-        models = beside or (vector,) * len(self.learns.beside)
-        return feeds | {f"beside_{at}": each for at, each in enumerate(models[: len(self.learns.beside)])}
+        models = reference_models or (vector,) * len(self.learns.reference_models)
+        return feeds | {f"reference_{at}": each for at, each in enumerate(models[: len(self.learns.reference_models)])}
 
     def _check_targets(self, y: NDArray[np.generic]) -> None:
         learns = self.learns
-        # The graph compares labels with class numbers: one out of range would count as no loss at all.
+        # The graph compares labels with class numbers: a label out of range would have zero loss.
         most = learns.output[-1] if learns.kind in ("classification", "tokens") else None
         if y.size == 0 or (most is not None and (y.min() < 0 or y.max() >= most)):
             raise DataError(f"labels must be 0 to {(most or 1) - 1} and a batch must not be empty")
@@ -229,13 +227,13 @@ class Graphs:
         return self._session("taps", "the graph of layers' inputs")
 
     def votes(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """The answers of a model for a batch, the last of which says that a sample is unknown."""
+        """Return the logits of a batch, with the unknown class last."""
         answers: NDArray[np.float32] = self._votes.run(["votes"], {"vector": vector, "x": x})[0]
         _check_shape("votes", answers, (len(x), len(self._kit.classes) + 1))
         return answers
 
     def slope(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """How the cross-entropy of each sample and the unknown class changes with the sample's values."""
+        """Return the gradient, by the sample's values, of its cross-entropy with the unknown class."""
         slope: NDArray[np.float32] = self._slope.run(["slope"], {"vector": vector, "x": x})[0]
         _check_shape("slope", slope, x.shape)
         return slope
@@ -243,10 +241,10 @@ class Graphs:
     def open_loss_and_gradient(
         self, vector: NDArray[np.float32], feeds: Mapping[str, NDArray[np.generic]]
     ) -> tuple[float, NDArray[np.float32]]:
-        """The plain loss of a batch, and the gradient of all terms of an objective with outliers."""
+        """Return the plain loss of a batch, and the gradient of all terms of an objective with outliers."""
         loss, gradient = self._open_train.run(["loss", "gradient"], {"vector": vector, **feeds})
         _check_shape("loss", loss, ())
-        _check_shape("gradient", gradient, (self._kit.model.learnt,))
+        _check_shape("gradient", gradient, (self._kit.model.learned,))
         return float(loss), gradient
 
     def soft_loss_and_gradient(
@@ -257,12 +255,12 @@ class Graphs:
         soft: NDArray[np.float32],
         noise: Sequence[NDArray[np.float32]] = (),
     ) -> tuple[float, NDArray[np.float32]]:
-        """The plain loss of a batch, and the gradient with answers that a sample is to be like, besides its label."""
+        """Return the plain loss of a batch, and the gradient that also includes soft targets."""
         feeds = self._feeds(vector, x, y) | {"soft": soft}
         feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
         loss, gradient = self._soft.run(["loss", "gradient"], feeds)
         _check_shape("loss", loss, ())
-        _check_shape("gradient", gradient, (self._kit.model.learnt,))
+        _check_shape("gradient", gradient, (self._kit.model.learned,))
         return float(loss), gradient
 
     def loss_with_unknown(
@@ -272,7 +270,7 @@ class Graphs:
         y: NDArray[np.int64],
         noise: Sequence[NDArray[np.float32]],
     ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
-        """The mean loss of a batch, its gradient and the new state, where labels may be the unknown class."""
+        """Return the mean loss of a batch, its gradient and the new state; labels may be the unknown class."""
         feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x, "y": y}
         feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
         model = self._kit.model
@@ -280,8 +278,8 @@ class Graphs:
         return float(loss), gradient, rest[0] if rest else np.zeros(0, np.float32)
 
     @property
-    def decides(self) -> bool:
-        """Whether a model may say that a sample is unknown (`votes`)."""
+    def has_unknown(self) -> bool:
+        """Whether the model has an output for unknown samples (`votes`)."""
         return self._kit.outliers is not None
 
     @cached_property
@@ -292,7 +290,7 @@ class Graphs:
     @cached_property
     def _slope(self) -> onnxruntime.InferenceSession:
         check_votes(self._kit)
-        return self._session("slope", "the graph of the samples' slope")
+        return self._session("slope", "the graph of input gradients")
 
     @cached_property
     def _open_train(self) -> onnxruntime.InferenceSession:
@@ -302,7 +300,7 @@ class Graphs:
     @cached_property
     def _soft(self) -> onnxruntime.InferenceSession:
         check_soft(self._kit)
-        return self._session("soft", "the training graph with given answers")
+        return self._session("soft", "the training graph with soft targets")
 
     @cached_property
     def _score(self) -> onnxruntime.InferenceSession:
@@ -316,12 +314,14 @@ class Graphs:
 
     def _session(self, use: Use, name: str) -> onnxruntime.InferenceSession:
         if use not in self.sessions:
-            self.sessions[use] = graph_session(graph_in(self._kit, use), self._threads, name, given_to(self._kit, use))
+            self.sessions[use] = graph_session(
+                graph_bytes(self._kit, use), self._threads, name, frozen_tensors(self._kit, use)
+            )
         return self.sessions[use]
 
 
 def check_probe(kit: Kit, graphs: Graphs) -> str | None:
-    """Why this runtime may not train with the kit, or None when it agrees with the probe."""
+    """Return why this runtime must not train with the kit, or None if it reproduces the probe."""
     probe = kit.probe
     x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape)
     y = probe_targets(kit)
@@ -335,24 +335,24 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
             return wrong
         streams = Streams(probe_anchors(vector, kit.two_stream.anchors), (1.0,) * kit.two_stream.scalars)
         loss, gradient, state = graphs.loss_gradient_and_state(vector, features, y, noise, streams=streams)
-    except GraphRefused:  # by us, not by this runtime
+    except GraphRefused:  # rejected by Sojourn, not by onnxruntime
         raise
-    except (*REFUSED, ModelError) as error:
-        return f"onnxruntime {onnxruntime.__version__} refuses the kit's graphs: {error}"
+    except (*RUNTIME_ERRORS, ModelError) as error:
+        return f"onnxruntime {onnxruntime.__version__} cannot run the kit's graphs: {error}"
     second = msgspec.structs.replace(
         probe, loss=kit.two_stream.loss, norm=kit.two_stream.norm, values=kit.two_stream.values
     )
     wrong = _disagreement(second, loss, gradient) or _disagreement_on_state(kit.two_stream.state, state)
-    return wrong and f"with a second stream {wrong}"
+    return wrong and f"in the two-stream graph, {wrong}"
 
 
 def probe_anchors(vector: NDArray[np.float32], count: int) -> list[NDArray[np.float32]]:
-    """The frozen models that a second training graph is given at a probe: its vector, each time more shrunk."""
-    return [vector * np.float32(1 - ANCHOR_APART * (at + 1)) for at in range(count)]
+    """Return the probe's frozen models for a two-stream graph: its vector, each time shrunk further."""
+    return [vector * np.float32(1 - ANCHOR_STEP * (at + 1)) for at in range(count)]
 
 
 def probe_targets(kit: Kit) -> NDArray[np.generic]:
-    """What the probe's samples are compared with."""
+    """Return the targets of the probe's samples."""
     target = kit.learns.target
     if target is None or not kit.probe.targets:
         return np.array(kit.probe.y, dtype=np.int64)
@@ -360,16 +360,16 @@ def probe_targets(kit: Kit) -> NDArray[np.generic]:
 
 
 def probe_vector(sizes: Sequence[int], spread: Sequence[float] = (), state: int = 0) -> NDArray[np.float32]:
-    """The vector at which a probe is taken, for tensors of these sizes: a formula that any language can repeat.
+    """Return the vector at which a probe is taken, by a formula that any language can repeat.
 
-    0.1 sin(i + 1); with `spread`, numbers that look drawn, none larger than its tensor's spread. In the plain vector
-    all filters of a layer are made of two waves, whose small differences a deep model with norms multiplies. The
-    last `state` tensors are 1 + 0.1 sin(i + 1), with a spread or without: a variance must be above 0.
+    0.1 sin(i + 1); with `spread`, pseudo-random numbers of at most the tensor's spread. In the plain vector, all
+    filters of a layer are sums of two waves, whose small differences a deep model with norms multiplies. The last
+    `state` tensors are always 1 + 0.1 sin(i + 1), because a variance must be above 0.
     """
     if state:
-        learnt, size = sizes[: len(sizes) - state], sum(sizes)
-        at = np.arange(sum(learnt) + 1, size + 1, dtype=np.float64)
-        return np.concatenate([probe_vector(learnt, spread), (1.0 + 0.1 * np.sin(at)).astype(np.float32)])
+        learned, size = sizes[: len(sizes) - state], sum(sizes)
+        at = np.arange(sum(learned) + 1, size + 1, dtype=np.float64)
+        return np.concatenate([probe_vector(learned, spread), (1.0 + 0.1 * np.sin(at)).astype(np.float32)])
     size = sum(sizes)
     vector = np.empty(size, dtype=np.float32)
     block = 1 << 16
@@ -379,13 +379,13 @@ def probe_vector(sizes: Sequence[int], spread: Sequence[float] = (), state: int 
     return vector * np.repeat(np.array(spread, np.float32), sizes) if spread else vector
 
 
-def state_places(size: int) -> NDArray[np.int64]:
-    """Where in a state of so many numbers a probe tells it: evenly from the first to the last."""
-    return np.linspace(0, max(0, size - 1), min(STATE_TOLD, size)).astype(np.int64)
+def state_indices(size: int) -> NDArray[np.int64]:
+    """Return the indices at which a probe contains a state of N numbers: evenly spaced from first to last."""
+    return np.linspace(0, max(0, size - 1), min(MAX_PROBE_STATE, size)).astype(np.int64)
 
 
 def _scattered(at: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Between -1 and 1; without a jump, at which a last bit would matter."""
+    """Return pseudo-random numbers between -1 and 1, without jumps that would amplify rounding."""
     turns = 43758.5453 * np.sin(12.9898 * at)
     return 1.0 - 4.0 * np.abs(turns - np.floor(turns) - 0.5)
 
@@ -405,31 +405,31 @@ def _disagreement(probe: Probe, loss: float, gradient: NDArray[np.float32]) -> s
     return None
 
 
-def _disagreement_on_state(told: Sequence[float], state: NDArray[np.float32]) -> str | None:
+def _disagreement_on_state(reported: Sequence[float], state: NDArray[np.float32]) -> str | None:
     if not state.size:
         return None
-    there = np.array(told)
-    apart = float(np.abs(state[state_places(state.size)].astype(np.float64) - there).max())
+    there = np.array(reported)
+    apart = float(np.abs(state[state_indices(state.size)].astype(np.float64) - there).max())
     if not apart <= GRADIENT_TOLERANCE * float(np.abs(there).max()):
         return f"the state after the probe differs from the kit's by {apart:.3g}"
     return None
 
 
 def _check_shape(name: str, found: NDArray[np.generic], shape: tuple[int, ...]) -> None:
-    """Refuse more, fewer or other numbers than the model has: they would leave the device."""
+    """Reject outputs of another shape or type: they would leave the device."""
     if found.shape != shape or found.dtype != np.float32:
-        raise GraphRefused(f"the graph gives a {name} of {found.dtype}{found.shape} instead of float32{shape}")
+        raise GraphRefused(f"the graph returns a {name} of {found.dtype}{found.shape} instead of float32{shape}")
 
 
 def graph_session(
     graph: bytes, threads: int, name: str, frozen: Sequence[FrozenTensor] = ()
 ) -> onnxruntime.InferenceSession:
-    """A session of a kit's graph, with the options that every training and prediction runs with."""
-    # Threads that wait actively are a fifth faster on a device that does nothing else, slower beside other work (an
-    # owner then allows one thread less).
+    """Open a session of a kit's graph, with the options for training and prediction."""
+    # Spinning threads are a fifth faster on an otherwise idle device, but slower next to other work; the owner then
+    # allows one thread less.
     options = session_options(threads, spin=True)
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    # The pattern would hold a whole step at once for every batch size; the arena alone is fast and lean.
+    # The memory pattern would reserve a whole step for every batch size; the arena alone is fast and small.
     options.enable_mem_pattern = False
     return open_session(graph, options, name, frozen)

@@ -1,197 +1,276 @@
-"""The rules for a kit: numbers and names that fit each other, and graphs that take and give what the kit says."""
+"""Validation of kits: the task, sizes and names, and the inputs and outputs of the graphs."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import isfinite, prod
 from typing import TYPE_CHECKING
 
 from sojourn.errors import GraphRefused
-from sojourn.model.frozen import given_to, graph_in, names_of
-from sojourn.model.inspection import LARGEST, Declared, inspected
-from sojourn.model.task_rules import objections_to_task
-from sojourn.model.tensors import FLOAT, INT64
+from sojourn.model.inspection import MAX_GRAPH_BYTES, TensorType, inspected
+from sojourn.model.onnx_rules import FLOAT, INT64
+from sojourn.model.session import frozen_names, frozen_tensors, graph_bytes
+from sojourn.model.strata import width
+from sojourn.protocol.task import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sojourn.model.frozen import Use
+    from sojourn.model.session import Use
     from sojourn.protocol.spec import InputSpec, Kit
-    from sojourn.protocol.task import Target
+    from sojourn.protocol.task import Strata, TaskSpec
 
-LARGEST_MODEL = 1 << 28
-"""Numbers of a model."""
-LARGEST_SAMPLE = 1 << 26
-"""Numbers of one sample, or of the noise that a layer takes for it."""
-LARGEST_FEATURES = 1 << 18
-"""Numbers that a trunk makes of one sample: a megabyte, which is kept for every sample."""
-MOST_CLASSES = 1 << 16
-MOST_TENSORS = 1 << 14
-MOST_ROWS = 1 << 10
-"""Of a probe; also the places at which it tells the gradient, and the layers that take noise."""
-LONGEST_NAME = 1 << 10
-MOST_TAPS = 1000
-"""Layers whose inputs are looked at."""
-MOST_ANCHORS = 4
-"""Frozen models that a second training graph may take, and numbers besides."""
-STATE_TOLD = 16
-"""So many numbers of the new state a probe tells, or all if there are fewer."""
+
+MAX_STRATA = 4096
+"""The maximum number of values in a device's signature."""
+MAX_CENTRES = 1 << 16
+"""Maximum total numbers in all centres."""
+MAX_NAMES = 1 << 12
+MAX_TARGET = 1 << 22
+"""Maximum numbers in the target or the output of one sample."""
+MAX_NAME = 1 << 10
+MAX_WINDOW = 1 << 22
+
+
+def task_errors(task: TaskSpec, input: InputSpec, classes: int) -> Iterator[str]:  # noqa: A002
+    """Yield the errors of a task for these samples."""
+    sizes = (prod(task.output), prod(task.target.shape) if task.target else 1)
+    if not task.output or max(sizes) > MAX_TARGET:
+        yield f"a task with outputs of {sizes[0]:,} numbers and targets of {sizes[1]:,}"
+    if wrong := _task_mismatch(task, input, classes):
+        yield f"a task of kind {task.kind} with {wrong}"
+    words = (*task.names, *task.normal)
+    if len(words) > MAX_NAMES or max(map(len, (*words, task.loss))) > MAX_NAME:
+        yield f"a task with {len(words)} names, or a name that is too long"
+    if not (isfinite(task.blind) and task.blind > 0):
+        yield f"a task whose blind loss is {task.blind}"
+    if len(task.reference_models) > 1:
+        yield f"a task with {len(task.reference_models)} reference models"
+    if len(task.ranges) > MAX_NAMES or not all(low <= high and isfinite(high - low) for low, high in task.ranges):
+        yield f"a task with {len(task.ranges)} ranges, or an invalid range"
+    yield from _strata_errors(task.strata)
+    reported, there = {*map(len, task.strata.centres), *([1] if task.strata.edges else [])}, width(task, input)
+    if reported and reported != {there}:
+        yield f"strata by {max(reported)} numbers of a sample instead of {there}"
+    if task.kind in ("classification", "multilabel") and task.strata.count != classes:
+        yield f"a task with {task.strata.count} strata for {classes} classes"
+
+
+def _task_mismatch(task: TaskSpec, input: InputSpec, classes: int) -> str | None:  # noqa: A002
+    """Return how outputs, targets and samples do not fit each other, or None."""
+    target, output, window = task.target, task.output, task.window
+    match task.kind:
+        case "classification":
+            fits = target == Target((), "int64") and output == (classes,)
+        case "multilabel":
+            fits = target == Target((classes,)) and output == (classes,)
+        case "reconstruction":
+            fits = target is None and output == input.shape and input.dtype == "float32"
+        case "tokens":
+            fits = target == Target(input.shape, "int64") and output[:-1] == input.shape and input.dtype == "int64"
+        case _:
+            fits = target == Target(output)
+    if (task.kind == "forecast") != (window is not None):
+        return "a window that only a forecast has, or without the required window"
+    if window and (max(window.steps, window.horizon, window.stride) > MAX_WINDOW or window.horizon != output[0]):
+        return f"a window of {window.steps} input steps and {window.horizon} predicted steps"
+    return None if fits else f"outputs {list(output)} for samples {list(input.shape)}, and targets that do not fit"
+
+
+def _strata_errors(strata: Strata) -> Iterator[str]:
+    count, widths = strata.count, {len(centre) for centre in strata.centres}
+    if count > MAX_STRATA or sum(map(len, strata.centres)) > MAX_CENTRES:
+        yield f"a task with {count} strata"
+    if strata.edges and strata.centres:
+        yield "strata with edges and with centres"
+    if strata.edges and len(strata.edges) != count - 1:
+        yield f"{count} strata with {len(strata.edges)} edges"
+    if strata.centres and (len(strata.centres) != count or widths != {len(strata.scale)} or not strata.scale):
+        yield f"{count} strata with {len(strata.centres)} centres, or centres of different sizes"
+    known = (*strata.edges, *strata.scale, *(value for centre in strata.centres for value in centre))
+    if not all(map(isfinite, known)) or not all(value > 0 for value in strata.scale):
+        yield "strata with edges, centres or a scale that are not valid numbers"
+    if any(low >= high for low, high in pairwise(strata.edges)):
+        yield "strata whose edges do not increase"
+
+
+MAX_MODEL = 1 << 28
+"""Maximum numbers in a model."""
+MAX_SAMPLE = 1 << 26
+"""Maximum numbers in one sample, or in its noise for one layer."""
+MAX_FEATURES = 1 << 18
+"""Maximum features that a trunk computes for one sample: one megabyte, cached for every sample."""
+MAX_CLASSES = 1 << 16
+MAX_TENSORS = 1 << 14
+MAX_PROBE_ROWS = 1 << 10
+"""Maximum rows of a probe, gradient values in it, and layers that take noise."""
+MAX_TAPS = 1000
+"""Maximum number of tapped layers."""
+MAX_ANCHORS = 4
+"""Maximum frozen models, and maximum scalars, of a two-stream graph."""
+MAX_PROBE_STATE = 16
+"""A probe contains at most this many numbers of the new state."""
 _TYPES = {"float32": FLOAT, "int64": INT64}
 
 
 def check_kit(kit: Kit) -> None:
-    """Refuse a kit whose numbers do not fit each other; its graphs are looked at when they are loaded."""
-    if wrong := next(_objections(kit), None):
-        raise GraphRefused(f"the kit is refused: {wrong}")
+    """Reject a kit with inconsistent sizes; its graphs are checked when they are loaded."""
+    if wrong := next(_errors(kit), None):
+        raise GraphRefused(f"the kit is rejected: {wrong}")
 
 
 def check_train(kit: Kit) -> None:
-    """Refuse a training graph that does not take and give exactly what the kit says."""
-    _compare(kit, "train", "the training graph", *_trains(kit))
+    """Reject a training graph whose inputs or outputs do not match the kit."""
+    _compare(kit, "train", "the training graph", *_training_signature(kit))
 
 
 def check_two_stream(kit: Kit) -> None:
-    """Refuse a second training graph that does not take and give exactly what the kit says."""
-    inputs, outputs = _trains(kit)
+    """Reject a two-stream graph whose inputs or outputs do not match the kit."""
+    inputs, outputs = _training_signature(kit)
     streams = kit.two_stream
-    vector, number = Declared(FLOAT, (kit.model.size,)), Declared(FLOAT, ())
+    vector, number = TensorType(FLOAT, (kit.model.size,)), TensorType(FLOAT, ())
     inputs |= {f"anchor_{at}": vector for at in range(streams.anchors if streams else 0)}
     inputs |= {f"scalar_{at}": number for at in range(streams.scalars if streams else 0)}
     _compare(kit, "two_stream", "the two-stream graph", inputs, outputs)
 
 
-def _trains(kit: Kit) -> tuple[dict[str, Declared], dict[str, Declared]]:
-    """What a graph takes that trains, and what it gives."""
-    inputs = _compared(kit)
-    inputs |= {f"noise_{at}": Declared(FLOAT, (None, *shape)) for at, shape in enumerate(kit.noise)}
-    learnt, size = kit.model.learnt, kit.model.size
-    outputs = {"loss": Declared(FLOAT, ()), "gradient": Declared(FLOAT, (learnt,))}
-    return inputs, outputs | ({"state": Declared(FLOAT, (size - learnt,))} if kit.model.state else {})
+def _training_signature(kit: Kit) -> tuple[dict[str, TensorType], dict[str, TensorType]]:
+    """Return the inputs and outputs of a training graph."""
+    inputs = _loss_inputs(kit)
+    inputs |= {f"noise_{at}": TensorType(FLOAT, (None, *shape)) for at, shape in enumerate(kit.noise)}
+    learned, size = kit.model.learned, kit.model.size
+    outputs = {"loss": TensorType(FLOAT, ()), "gradient": TensorType(FLOAT, (learned,))}
+    return inputs, outputs | ({"state": TensorType(FLOAT, (size - learned,))} if kit.model.state else {})
 
 
 def check_predict(kit: Kit) -> None:
-    """Refuse a prediction graph that does not take and give exactly what the kit says."""
-    inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
+    """Reject a prediction graph whose inputs or outputs do not match the kit."""
+    inputs = {"vector": TensorType(FLOAT, (kit.model.size,)), "x": _tensor_type(kit.taken)}
     learns = kit.learns
-    outputs = {learns.answers: Declared(FLOAT, (None, *learns.output))}
+    outputs = {learns.answers: TensorType(FLOAT, (None, *learns.output))}
     _compare(kit, "predict", "the prediction graph", inputs, outputs)
 
 
 def check_taps(kit: Kit) -> None:
-    """Refuse a graph of layers' inputs that does not take and give exactly what the kit says."""
+    """Reject a graph of layer inputs whose inputs or outputs do not match the kit."""
     taps = kit.more.taps if kit.more else None
-    inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
+    inputs = {"vector": TensorType(FLOAT, (kit.model.size,)), "x": _tensor_type(kit.taken)}
     layers = taps.layers if taps else ()
-    outputs = {f"tap_{at}": Declared(FLOAT, (None, *layer.shape)) for at, layer in enumerate(layers)}
-    _compare(kit, "taps", "the graph of layers' inputs", inputs, outputs)
+    outputs = {f"tap_{at}": TensorType(FLOAT, (None, *layer.shape)) for at, layer in enumerate(layers)}
+    _compare(kit, "taps", "the graph of layer inputs", inputs, outputs)
 
 
 def check_votes(kit: Kit) -> None:
-    """Refuse graphs of answers with an unknown class, and of their slope, that are not what the kit says."""
-    inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
-    votes = {"votes": Declared(FLOAT, (None, len(kit.classes) + 1))}
+    """Reject graphs of votes and input gradients whose inputs or outputs do not match the kit."""
+    inputs = {"vector": TensorType(FLOAT, (kit.model.size,)), "x": _tensor_type(kit.taken)}
+    votes = {"votes": TensorType(FLOAT, (None, len(kit.classes) + 1))}
     _compare(kit, "votes", "the graph of votes", inputs, votes)
-    _compare(kit, "slope", "the graph of the samples' slope", inputs, {"slope": _declared(kit.taken)})
+    _compare(kit, "slope", "the graph of input gradients", inputs, {"slope": _tensor_type(kit.taken)})
 
 
 def check_open_train(kit: Kit) -> None:
-    """Refuse a training graph with outliers that is not what the kit says."""
-    inputs, outputs = _trains(kit)
-    row = Declared(FLOAT, (None,))
+    """Reject a training graph with outliers whose inputs or outputs do not match the kit."""
+    inputs, outputs = _training_signature(kit)
+    row = TensorType(FLOAT, (None,))
     shapes = {"unlike": row, "share": row}
     further = kit.outliers.further if kit.outliers else ()
-    inputs |= {name: shapes.get(name, _declared(kit.taken)) for name in further}
+    inputs |= {name: shapes.get(name, _tensor_type(kit.taken)) for name in further}
     _compare(kit, "open_train", "the training graph with outliers", inputs, outputs)
 
 
 def check_soft(kit: Kit) -> None:
-    """Refuse a training graph with given answers that is not what the kit says."""
-    inputs, outputs = _trains(kit)
-    inputs["soft"] = Declared(FLOAT, (None, len(kit.classes)))
-    _compare(kit, "soft", "the training graph with given answers", inputs, outputs)
+    """Reject a training graph with soft targets whose inputs or outputs do not match the kit."""
+    inputs, outputs = _training_signature(kit)
+    inputs["soft"] = TensorType(FLOAT, (None, len(kit.classes)))
+    _compare(kit, "soft", "the training graph with soft targets", inputs, outputs)
 
 
 def check_fused(kit: Kit) -> None:
-    """Refuse a graph of a fused model that does not take and give exactly what the kit says."""
-    vector, learns = Declared(FLOAT, (kit.model.size,)), kit.learns
-    inputs = {"vector": vector, "x": _declared(kit.taken), "anchor_0": vector}
+    """Reject a graph of a fused model whose inputs or outputs do not match the kit."""
+    vector, learns = TensorType(FLOAT, (kit.model.size,)), kit.learns
+    inputs = {"vector": vector, "x": _tensor_type(kit.taken), "anchor_0": vector}
     _compare(
-        kit, "fused", "the graph of the fused model", inputs, {learns.answers: Declared(FLOAT, (None, *learns.output))}
+        kit,
+        "fused",
+        "the graph of the fused model",
+        inputs,
+        {learns.answers: TensorType(FLOAT, (None, *learns.output))},
     )
 
 
 def check_score(kit: Kit) -> None:
-    """Refuse a scoring graph that does not take and give exactly what the kit says."""
-    _compare(kit, "score", "the scoring graph", _compared(kit), {"losses": Declared(FLOAT, (None,))})
+    """Reject a scoring graph whose inputs or outputs do not match the kit."""
+    _compare(kit, "score", "the scoring graph", _loss_inputs(kit), {"losses": TensorType(FLOAT, (None,))})
 
 
-def _compared(kit: Kit) -> dict[str, Declared]:
-    """What a graph takes that compares answers with targets: models, samples and targets."""
-    vector, learns = Declared(FLOAT, (kit.model.size,)), kit.learns
-    inputs = {"vector": vector, "x": _declared(kit.taken)}
+def _loss_inputs(kit: Kit) -> dict[str, TensorType]:
+    """Return the inputs of a graph that computes a loss: models, samples and targets."""
+    vector, learns = TensorType(FLOAT, (kit.model.size,)), kit.learns
+    inputs = {"vector": vector, "x": _tensor_type(kit.taken)}
     if learns.target is not None:
-        inputs["y"] = Declared(_TYPES[learns.target.dtype], (None, *learns.target.shape))
-    return inputs | {f"beside_{at}": vector for at in range(len(learns.beside))}
+        inputs["y"] = TensorType(_TYPES[learns.target.dtype], (None, *learns.target.shape))
+    return inputs | {f"reference_{at}": vector for at in range(len(learns.reference_models))}
 
 
 def check_trunk(kit: Kit) -> None:
-    """Refuse a trunk that does not make the features that the kit says of its samples."""
-    outputs = {"features": Declared(FLOAT, (None, *kit.taken.shape))}
-    _compare(kit, "trunk", "the trunk", {"x": _declared(kit.input)}, outputs)
+    """Reject a trunk whose inputs or outputs do not match the kit."""
+    outputs = {"features": TensorType(FLOAT, (None, *kit.taken.shape))}
+    _compare(kit, "trunk", "the trunk", {"x": _tensor_type(kit.input)}, outputs)
 
 
 def _bytes(spec: InputSpec | Target) -> int:
-    """How many bytes one sample takes, or one target."""
+    """Return the bytes of one sample or one target."""
     return prod(spec.shape) * (8 if spec.dtype == "int64" else 4)
 
 
-def _declared(spec: InputSpec) -> Declared:
-    return Declared(_TYPES[spec.dtype], (None, *spec.shape))
+def _tensor_type(spec: InputSpec) -> TensorType:
+    return TensorType(_TYPES[spec.dtype], (None, *spec.shape))
 
 
-def _compare(kit: Kit, use: Use, name: str, inputs: dict[str, Declared], outputs: dict[str, Declared]) -> None:
-    signature = inspected(graph_in(kit, use), name, names_of(given_to(kit, use)))
-    for does, found, wanted in (("takes", signature.inputs, inputs), ("gives", signature.outputs, outputs)):
+def _compare(kit: Kit, use: Use, name: str, inputs: dict[str, TensorType], outputs: dict[str, TensorType]) -> None:
+    signature = inspected(graph_bytes(kit, use), name, frozen_names(frozen_tensors(kit, use)))
+    for does, found, wanted in (("takes", signature.inputs, inputs), ("returns", signature.outputs, outputs)):
         if found.keys() != wanted.keys():
             raise GraphRefused(f"{name} {does} {_names(found)} instead of {_names(wanted)}")
         for each, declared in wanted.items():
-            assert declared.shape is not None  # noqa: S101  # written above
+            assert declared.shape is not None  # noqa: S101  # set above
             if not found[each].fits(declared.type, declared.shape):
                 raise GraphRefused(f"{name} {does} {each} as {found[each]} instead of {declared}")
 
 
-def _names(values: dict[str, Declared]) -> str:
+def _names(values: dict[str, TensorType]) -> str:
     return ", ".join(sorted(values)[:8]) or "nothing"
 
 
-def _objections(kit: Kit) -> Iterator[str]:
+def _errors(kit: Kit) -> Iterator[str]:
     tensors, size = kit.model.tensors, kit.model.size
-    if not 1 <= len(tensors) <= MOST_TENSORS or not 1 <= size <= LARGEST_MODEL:
+    if not 1 <= len(tensors) <= MAX_TENSORS or not 1 <= size <= MAX_MODEL:
         yield f"a model of {len(tensors)} tensors with {size:,} numbers"
     if kit.model.state >= len(tensors):
-        yield f"a model of {len(tensors)} tensors, of which {kit.model.state} are said to be state"
+        yield f"a model of {len(tensors)} tensors with {kit.model.state} state tensors"
     names = {tensor.name for tensor in tensors}
-    if len(names) < len(tensors) or max(map(len, (*names, *kit.classes, ""))) > LONGEST_NAME:
-        yield "two tensors of one name, or a name that is too long"
+    if len(names) < len(tensors) or max(map(len, (*names, *kit.classes, ""))) > MAX_NAME:
+        yield "two tensors with the same name, or a name that is too long"
     if not set(kit.linear) <= names:
-        yield "a layer that is no tensor of the model"
+        yield "a layer that is not a tensor of the model"
     least = 1 if kit.learns.kind in ("classification", "multilabel") else 0
-    if not least <= len(kit.classes) <= MOST_CLASSES or len(set(kit.classes)) < len(kit.classes):
-        yield f"{len(kit.classes)} classes, or two of one name"
+    if not least <= len(kit.classes) <= MAX_CLASSES or len(set(kit.classes)) < len(kit.classes):
+        yield f"{len(kit.classes)} classes, or two with the same name"
     if kit.task:
-        yield from objections_to_task(kit.task, kit.input, len(kit.classes))
-        yield from ["a task and no graph of its loss"] if not kit.score else []
-    if len(kit.noise) > MOST_ROWS or any(prod(shape) > LARGEST_SAMPLE for shape in (kit.input.shape, *kit.noise)):
-        yield "a sample, or noise for it, that is too large"
-    yield from _objections_to_frozen(kit)
-    if kit.trunk and prod(kit.trunk.shape) > LARGEST_FEATURES:
-        yield f"a trunk that makes {prod(kit.trunk.shape):,} numbers of a sample"
-    yield from _objections_to_probe(kit)
-    yield from _objections_to_two_stream(kit)
-    yield from _objections_to_taps(kit)
-    yield from _objections_to_outliers(kit)
+        yield from task_errors(kit.task, kit.input, len(kit.classes))
+        yield from ["a task without a scoring graph"] if not kit.score else []
+    if len(kit.noise) > MAX_PROBE_ROWS or any(prod(shape) > MAX_SAMPLE for shape in (kit.input.shape, *kit.noise)):
+        yield "a sample or its noise that is too large"
+    yield from _frozen_errors(kit)
+    if kit.trunk and prod(kit.trunk.shape) > MAX_FEATURES:
+        yield f"a trunk with {prod(kit.trunk.shape):,} features for a sample"
+    yield from _probe_errors(kit)
+    yield from _two_stream_errors(kit)
+    yield from _tap_errors(kit)
+    yield from _outlier_errors(kit)
 
 
-def _objections_to_outliers(kit: Kit) -> Iterator[str]:
+def _outlier_errors(kit: Kit) -> Iterator[str]:
     channels = kit.taken.shape[0] if kit.taken.shape else 0
     if (it := kit.outliers) and not len(it.zero) == len(it.scale) == channels:
         yield f"outliers with {len(it.zero)} zeros and {len(it.scale)} scales for {channels} channels"
@@ -199,66 +278,66 @@ def _objections_to_outliers(kit: Kit) -> Iterator[str]:
         yield "outliers whose zeros or scales are not finite"
 
 
-def _objections_to_taps(kit: Kit) -> Iterator[str]:
+def _tap_errors(kit: Kit) -> Iterator[str]:
     taps = kit.more.taps if kit.more else None
     if not taps:
         return
     shapes = {tensor.name: tensor.shape for tensor in kit.model.tensors}
-    if not 1 <= len(taps.layers) <= MOST_TAPS:
-        yield f"{len(taps.layers)} layers whose inputs are looked at"
+    if not 1 <= len(taps.layers) <= MAX_TAPS:
+        yield f"{len(taps.layers)} tapped layers"
     for layer in taps.layers:
         weight, inputs = shapes.get(layer.weight, ()), layer.inputs - bool(layer.bias)
-        if not weight or not layer.shape or prod(layer.shape) > LARGEST_SAMPLE or prod(weight[1:]) != inputs:
+        if not weight or not layer.shape or prod(layer.shape) > MAX_SAMPLE or prod(weight[1:]) != inputs:
             yield f"a layer {layer.weight!r} whose inputs do not fit its weights"
         elif layer.bias and shapes.get(layer.bias) != weight[:1]:
-            yield f"a layer {layer.weight!r} whose bias is none"
+            yield f"a layer {layer.weight!r} whose bias does not fit its weights"
         elif layer.kernel and (len(layer.kernel), len(layer.shape)) != (2, 3):
-            yield f"a convolution {layer.weight!r} of images that are none"
+            yield f"a convolution {layer.weight!r} whose inputs are not images"
 
 
-def _objections_to_two_stream(kit: Kit) -> Iterator[str]:
+def _two_stream_errors(kit: Kit) -> Iterator[str]:
     streams, probe = kit.two_stream, kit.probe
     if not streams:
         return
-    if not 1 <= streams.anchors <= MOST_ANCHORS or not 0 <= streams.scalars <= MOST_ANCHORS:
-        yield f"a second stream with {streams.anchors} frozen models and {streams.scalars} numbers"
+    if not 1 <= streams.anchors <= MAX_ANCHORS or not 0 <= streams.scalars <= MAX_ANCHORS:
+        yield f"a second stream with {streams.anchors} frozen models and {streams.scalars} scalars"
     if len(streams.values) != len(probe.places) or len(streams.state) != len(probe.state):
-        yield f"a second stream whose probe tells {len(streams.values)} values and {len(streams.state)} of the state"
+        yield f"a second stream whose probe has {len(streams.values)} values and {len(streams.state)} state values"
 
 
-def _objections_to_frozen(kit: Kit) -> Iterator[str]:
+def _frozen_errors(kit: Kit) -> Iterator[str]:
     tensors = kit.frozen
     names = {tensor.name for tensor in tensors}
-    if len(tensors) > MOST_TENSORS or len(names) < len(tensors) or max(map(len, names), default=0) > LONGEST_NAME:
-        yield f"{len(tensors)} frozen tensors, or two of one name, or a name that is too long"
+    if len(tensors) > MAX_TENSORS or len(names) < len(tensors) or max(map(len, names), default=0) > MAX_NAME:
+        yield f"{len(tensors)} frozen tensors, two with the same name, or a name that is too long"
     if not names.isdisjoint(tensor.name for tensor in kit.model.tensors):
-        yield "a tensor that is frozen and trained"
+        yield "a tensor that is both frozen and trained"
     if wrong := next((tensor for tensor in tensors if len(tensor.data) != 4 * prod(tensor.shape)), None):
         yield f"the frozen tensor {wrong.name[:64]!r} with {len(wrong.data):,} bytes for the shape {list(wrong.shape)}"
-    if sum(len(tensor.data) for tensor in tensors) > LARGEST:
-        yield f"frozen tensors with more than {LARGEST:,} bytes"
+    if sum(len(tensor.data) for tensor in tensors) > MAX_GRAPH_BYTES:
+        yield f"frozen tensors with more than {MAX_GRAPH_BYTES:,} bytes"
 
 
-def _objections_to_probe(kit: Kit) -> Iterator[str]:
+def _probe_errors(kit: Kit) -> Iterator[str]:
     probe, rows = kit.probe, len(kit.probe.y)
     labels = len(kit.classes) if kit.learns.kind == "classification" else 1
-    if not 1 <= rows <= MOST_ROWS or not all(0 <= label < labels for label in probe.y):
-        yield f"a probe of {rows} rows, or with labels that are no class"
+    if not 1 <= rows <= MAX_PROBE_ROWS or not all(0 <= label < labels for label in probe.y):
+        yield f"a probe of {rows} rows, or with labels that are not classes"
     target = kit.task.target if kit.task and kit.task.kind != "classification" else None
     if len(probe.targets) != (rows * _bytes(target) if target else 0):
         yield f"a probe of {rows} rows with {len(probe.targets):,} bytes of targets"
     if len(probe.x) != rows * _bytes(kit.input):
-        yield "a probe whose rows are not of the input's shape"
-    if rows * sum(map(prod, kit.noise)) > LARGEST_SAMPLE:
-        yield "a probe that takes too much noise"
-    if not 1 <= len(probe.places) == len(probe.values) <= MOST_ROWS:
+        yield "a probe whose rows do not have the input's shape"
+    if rows * sum(map(prod, kit.noise)) > MAX_SAMPLE:
+        yield "a probe with too much noise"
+    if not 1 <= len(probe.places) == len(probe.values) <= MAX_PROBE_ROWS:
         yield f"a probe with {len(probe.values)} values for {len(probe.places)} places"
-    if not all(0 <= place < kit.model.learnt for place in probe.places):
-        yield "a probe with places outside of the model"
-    trained = len(kit.model.learnt_sizes)
+    if not all(0 <= place < kit.model.learned for place in probe.places):
+        yield "a probe with places outside the model"
+    trained = len(kit.model.trainable_sizes)
     if len(probe.spread) not in (0, trained) or not all(map(isfinite, probe.spread)):
-        yield f"a probe with the spread of {len(probe.spread)} of {trained} tensors, or an infinite one"
-    if len(probe.state) != min(STATE_TOLD, kit.model.size - kit.model.learnt):
-        yield f"a probe with {len(probe.state)} numbers of the state"
+        yield f"a probe with spreads for {len(probe.spread)} of {trained} tensors, or an infinite spread"
+    if len(probe.state) != min(MAX_PROBE_STATE, kit.model.size - kit.model.learned):
+        yield f"a probe with {len(probe.state)} state values"
     if not 0 <= probe.noise_seed < 1 << 64:
-        yield f"a probe with {probe.noise_seed} as its seed"
+        yield f"a probe with the seed {probe.noise_seed}"

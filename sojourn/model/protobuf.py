@@ -1,8 +1,8 @@
-"""Reads protobuf's wire format from bytes that nobody trusts: bounded, without recursion, and without copying.
+"""A strict reader of protobuf's wire format for untrusted bytes: bounded, without recursion and without copies.
 
-protobuf itself is lenient: of a field that comes twice it takes the last, it merges messages that come twice, and it
-keeps what it does not know. A reader that takes the first would see another message than onnxruntime does. So here all
-of these are refused, and what is read has one meaning only.
+protobuf is lenient: it uses the last of repeated fields, merges repeated messages, and keeps unknown fields. A reader
+that used the first would see another message than onnxruntime. This reader rejects all of these, so that a message has
+only one meaning.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-"""Wire types. There is no group (3, 4) in ONNX."""
-MOST_FIELDS = 1 << 18
-"""Fields that are read of one file, at most: it bounds the time, whatever the file says."""
-_MOST_VARINT = 10
+"""Wire types. ONNX does not use groups (3, 4)."""
+MAX_FIELDS = 1 << 18
+"""Maximum fields in a file, which bounds the time to read it."""
+_MAX_VARINT = 10
 _WORD = 1 << 64
 _MORE_BYTES = bytes(range(128, 256))
 _BLOCK = 1 << 16
@@ -28,28 +28,28 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Field:
-    """A field that a message may have.
+    """A field of a message.
 
-    most: how often it may come; 1 for one that is not repeated. packed: its numbers may be written as one block; they
-    are then not read, only counted and found again.
+    limit: the maximum count, 1 unless repeated. packed: numbers may be packed into one block, of which only the
+    position is recorded.
     """
 
     name: str
     wire: int
-    most: int = 1
+    limit: int = 1
     packed: bool = False
 
 
 @dataclass(frozen=True)
 class MessageForm:
-    """The fields that a message may have, by their numbers; one with any other is refused."""
+    """The allowed fields of a message, by number; any other field is rejected."""
 
     name: str
     fields: Mapping[int, Field]
 
 
 class Message:
-    """The fields of one message: numbers, and of everything with a length where it begins and ends."""
+    """The fields of one message: numbers, and the spans of fields with a length."""
 
     __slots__ = ("_found", "_reader", "form")
 
@@ -60,70 +60,70 @@ class Message:
         return name in self._found
 
     def number(self, name: str, default: int = 0) -> int:
-        """A whole number, with its sign; how it was written does not matter."""
+        """Return a signed integer."""
         found = self._found.get(name)
         return default if found is None else found[0]
 
     def span(self, name: str) -> tuple[int, int]:
-        """Where a field with a length begins and ends; nowhere if there is none."""
+        """Return the start and end of a field with a length, or (0, 0) if it is missing."""
         found = self._found.get(name)
         return (0, 0) if found is None else (found[0], found[1])
 
     def size(self, name: str) -> int:
-        """How many bytes a field has."""
+        """Return the bytes of a field."""
         start, end = self.span(name)
         return end - start
 
     def count(self, name: str) -> int:
-        """How often a field with a length comes."""
+        """Return the count of a field with a length."""
         return len(self._found.get(name, ())) // 2
 
-    def text(self, name: str, most: int) -> bytes:
-        """The bytes of a name or a word, if they are no more than this."""
-        return self._reader.text(*self.span(name), most, f"the {name} of a {self.form.name}")
+    def text(self, name: str, limit: int) -> bytes:
+        """Return the bytes of a text of at most `limit` bytes."""
+        return self._reader.text(*self.span(name), limit, f"the {name} of a {self.form.name}")
 
-    def texts(self, name: str, most: int) -> list[bytes]:
-        """The bytes of all names in a list."""
+    def texts(self, name: str, limit: int) -> list[bytes]:
+        """Return the bytes of each text of a repeated field."""
         what = f"the {name} of a {self.form.name}"
-        return [self._reader.text(start, end, most, what) for start, end in self.spans(name)]
+        return [self._reader.text(start, end, limit, what) for start, end in self.spans(name)]
 
     def spans(self, name: str) -> Iterator[tuple[int, int]]:
-        """Where each of a repeated field's messages or texts begins and ends."""
+        """Yield the start and end of each element of a repeated field."""
         found = self._found.get(name, ())
         for at in range(0, len(found), 2):
             yield found[at], found[at + 1]
 
     def message(self, name: str, form: MessageForm) -> Message:
-        """The message in a field; an empty one if there is none."""
+        """Return the message in a field, empty if the field is missing."""
         return self._reader.message(*self.span(name), form)
 
     def messages(self, name: str, form: MessageForm) -> Iterator[Message]:
-        """The messages of a repeated field, each read when it is its turn."""
+        """Yield the messages of a repeated field, each parsed on demand."""
         for start, end in self.spans(name):
             yield self._reader.message(start, end, form)
 
-    def numbers(self, name: str, most: int) -> list[int]:
-        """The whole numbers of a repeated field, written one by one or as one block."""
+    def numbers(self, name: str, limit: int) -> list[int]:
+        """Return the integers of a repeated field, whether packed or not."""
         singles = self._found.get(f"{name} one by one")
         if singles is not None and name in self._found:
-            raise GraphRefused(f"the {name} of a {self.form.name} are written in two ways at once")
+            raise GraphRefused(f"the {name} of a {self.form.name} are both packed and unpacked")
         numbers = list(singles or ())
         for start, end in self.spans(name):
-            numbers += self._reader.varints(start, end, most)
-        if len(numbers) > most:
-            raise GraphRefused(f"the {name} of a {self.form.name} are {len(numbers)}, more than {most}")
+            numbers += self._reader.varints(start, end, limit)
+        if len(numbers) > limit:
+            raise GraphRefused(f"the {name} of a {self.form.name} are {len(numbers)}, more than {limit}")
         return numbers
 
 
 class WireReader:
-    """Reads messages out of one file, and stops at the end of what it may spend on it."""
+    """Reads messages from one file, up to a maximum number of fields."""
 
-    def __init__(self, data: bytes, most_fields: int = MOST_FIELDS) -> None:
+    def __init__(self, data: bytes, max_fields: int = MAX_FIELDS) -> None:
         self.data = data
-        self._left = most_fields
+        self._left = max_fields
 
     def message(self, start: int, end: int, form: MessageForm) -> Message:
-        """The message between two places; what is inside of it is found, not read."""
+        """Parse the message in a span; record the spans of its fields without parsing them."""
         data, fields, at = self.data, form.fields, start
         found: dict[str, array[int]] = {}
         while at < end:
@@ -133,30 +133,30 @@ class WireReader:
                 tag, at = self._varint(at - 1, end)
             field = fields.get(tag >> 3)
             if field is None:
-                raise GraphRefused(f"a {form.name} has a field {tag >> 3} that is not known here")
+                raise GraphRefused(f"a {form.name} has the unknown field {tag >> 3}")
             self._left -= 1
             if self._left < 0:
-                raise GraphRefused("it has more fields than are read here")
+                raise GraphRefused("it has too many fields")
             if tag & 7 == LENGTH and (field.wire == LENGTH or field.packed):
                 at = self._take_span(at, end, field, form, found)
             elif tag & 7 == field.wire:
                 at = self._take_number(at, end, field, form, found)
             else:
-                raise GraphRefused(f"the {field.name} of a {form.name} is written as something else")
+                raise GraphRefused(f"the {field.name} of a {form.name} has the wrong wire type")
         return Message(self, form, found)
 
     def _take_span(self, at: int, end: int, field: Field, form: MessageForm, found: dict[str, array[int]]) -> int:
-        if at < end and self.data[at] < 128:  # most are so short: not worth a call
+        if at < end and self.data[at] < 128:  # the common short case, inlined for speed
             length = self.data[at]
             at += 1
         else:
             length, at = self._varint(at, end)
         if length > end - at:
-            raise GraphRefused(f"the {field.name} of a {form.name} ends after the file")
+            raise GraphRefused(f"the {field.name} of a {form.name} ends after the end of the file")
         known = found.get(field.name)
         if known is None:
             found[field.name] = array("q", (at, at + length))
-        elif field.packed or len(known) >= 2 * field.most:
+        elif field.packed or len(known) >= 2 * field.limit:
             raise _too_many(field, form)
         else:
             known.extend((at, at + length))
@@ -169,40 +169,40 @@ class WireReader:
         else:
             size = 8 if field.wire == FIXED64 else 4
             if size > end - at:
-                raise GraphRefused(f"the {field.name} of a {form.name} ends after the file")
+                raise GraphRefused(f"the {field.name} of a {form.name} ends after the end of the file")
             value, at = int.from_bytes(self.data[at : at + size], "little", signed=True), at + size
-        name = field.name if field.most == 1 else f"{field.name} one by one"
+        name = field.name if field.limit == 1 else f"{field.name} one by one"
         known = found.setdefault(name, array("q"))
-        if len(known) >= field.most:
+        if len(known) >= field.limit:
             raise _too_many(field, form)
         known.append(value)
         return at
 
-    def text(self, start: int, end: int, most: int, what: str) -> bytes:
-        """The bytes between two places, if they are no more than this."""
-        if end - start > most:
-            raise GraphRefused(f"{what} has {end - start} bytes, more than {most}")
+    def text(self, start: int, end: int, limit: int, what: str) -> bytes:
+        """Return the bytes of a span of at most `limit` bytes."""
+        if end - start > limit:
+            raise GraphRefused(f"{what} has {end - start} bytes, more than {limit}")
         return self.data[start:end]
 
-    def varints(self, start: int, end: int, most: int) -> list[int]:
-        """The whole numbers of a block, if they are no more than this."""
+    def varints(self, start: int, end: int, limit: int) -> list[int]:
+        """Return the integers of a packed block of at most `limit` integers."""
         numbers: list[int] = []
         at = start
         while at < end:
-            if len(numbers) == most:
-                raise GraphRefused(f"a list has more than {most} numbers")
+            if len(numbers) == limit:
+                raise GraphRefused(f"a list has more than {limit} numbers")
             value, at = self._varint(at, end)
             numbers.append(_signed(value))
         return numbers
 
     def count_varints(self, start: int, end: int) -> int:
-        """How many whole numbers a block has."""
+        """Return the count of integers in a packed block."""
         blocks = (self.data[at : min(at + _BLOCK, end)] for at in range(start, end, _BLOCK))
         return sum(len(block.translate(None, _MORE_BYTES)) for block in blocks)
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         data, value, shift = self.data, 0, 0
-        last = min(end, at + _MOST_VARINT)
+        last = min(end, at + _MAX_VARINT)
         while at < last:
             byte = data[at]
             at += 1
@@ -212,12 +212,12 @@ class WireReader:
                     break
                 return value, at
             shift += 7
-        raise GraphRefused("a number in it has no end")
+        raise GraphRefused("it contains an unterminated number")
 
 
 def _too_many(field: Field, form: MessageForm) -> GraphRefused:
-    most = "once" if field.most == 1 else f"{field.most} times"
-    return GraphRefused(f"a {form.name} may have its {field.name} {most}, and has it more often")
+    limit = "once" if field.limit == 1 else f"{field.limit} times"
+    return GraphRefused(f"a {form.name} has its {field.name} more than {limit}")
 
 
 def _signed(value: int) -> int:

@@ -1,4 +1,4 @@
-"""How well a model answers on samples."""
+"""Evaluation of models on samples, and joint predictions of several models."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from sojourn.model.metrics import added, cross_entropies, figures, tallied
+from sojourn.model.metrics import added, cross_entropies, metrics, softmax, tallied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TypeVar
 
     from numpy.typing import NDArray
@@ -23,69 +23,70 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+
 BATCH = 256
 
 
-KEPT = 256 << 20
-"""Bytes of features that are kept of samples; of more the trunk is run each time."""
+MAX_CACHED = 256 << 20
+"""Maximum bytes of cached features; if samples need more, the trunk runs for every batch."""
 
 
 class ScoredSamples:
-    """Samples that models of one kit are scored on again and again: read once, as compact as they are.
+    """Samples for repeated evaluation of models of one kit, loaded once in their compact type.
 
-    With a kit that has a trunk they go through it once.
+    With a trunk, the features are computed once.
     """
 
     def __init__(self, samples: Exemplars, graphs: Graphs, *, cores: int = 1) -> None:
         self.x, self.y = samples.packed()
-        self.compared, self.faulty = samples.compared(), samples.marked()
-        self._unpacked, self._graphs, self._seen = samples.unpacked, graphs, False
-        if graphs.cuts and len(self.y) and len(self.y) * self.taken(slice(0, 1)).nbytes <= KEPT:
+        self.compared, self.faulty = samples.expected(), samples.faulty_mask()
+        self._unpacked, self._graphs, self._cached = samples.unpacked, graphs, False
+        if graphs.has_trunk and len(self.y) and len(self.y) * self.inputs(slice(0, 1)).nbytes <= MAX_CACHED:
             starts = range(0, len(self.y), BATCH)
-            self.x = np.concatenate(_each(lambda at: self.taken(slice(at, at + BATCH)), starts, cores))
-            self._seen = True
+            self.x = np.concatenate(_each(lambda at: self.inputs(slice(at, at + BATCH)), starts, cores))
+            self._cached = True
 
-    def taken(self, rows: slice) -> NDArray[np.generic]:
-        """Some of the samples as the graphs take them."""
-        return self.x[rows] if self._seen else self._graphs.features(self._unpacked(self.x[rows]))
+    def inputs(self, rows: slice) -> NDArray[np.generic]:
+        """Return the graph inputs of some of the samples."""
+        return self.x[rows] if self._cached else self._graphs.features(self._unpacked(self.x[rows]))
 
     def batch(self, rows: slice) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-        """Some of the samples as the graphs take them, and what they are compared with."""
-        return self.taken(rows), self.compared[rows]
+        """Return the graph inputs and the targets of some of the samples."""
+        return self.inputs(rows), self.compared[rows]
 
 
 class Scored(Protocol):
-    """Samples that models are scored on, to be had in batches."""
+    """Samples for evaluation, available in batches."""
 
     @property
     def y(self) -> NDArray[Any]:
-        """The class of each sample, or what stands for it."""
+        """The class or stratum of each sample."""
 
     @property
     def faulty(self) -> NDArray[np.bool_] | None:
-        """Which samples are known to be anomalies, where that is known."""
+        """Which samples are known anomalies, or None if unknown."""
 
     def batch(self, rows: slice) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-        """Some of the samples as the graphs take them, and what they are compared with."""
+        """Return the graph inputs and the targets of some of the samples."""
 
 
 class Scores(NamedTuple):
-    """How good a model is: the share of right answers (NaN where a task has none), the mean loss, other figures."""
+    """A model's accuracy (NaN if the task has none), mean loss and other metrics."""
 
     accuracy: float
     loss: float
-    figures: dict[str, float]
+    metrics: dict[str, float]
 
 
 def scores_of(graphs: Graphs, vector: NDArray[np.float32], samples: Scored, *, cores: int = 1) -> Scores:
-    """All that is told of a model; the same numbers on however many cores."""
-    found = figures_of(graphs, vector, samples, cores=cores)
+    """Return the scores of a model; the result does not depend on the number of cores."""
+    found = metrics_of(graphs, vector, samples, cores=cores)
     accuracy, loss = found.pop("accuracy", nan), found.pop("loss", nan)
     return Scores(accuracy, loss, found)
 
 
-def figures_of(graphs: Graphs, vector: NDArray[np.float32], samples: Scored, *, cores: int = 1) -> dict[str, float]:
-    """All figures of a kit's task, the main one first; the same numbers on however many cores."""
+def metrics_of(graphs: Graphs, vector: NDArray[np.float32], samples: Scored, *, cores: int = 1) -> dict[str, float]:
+    """Return all metrics of a kit's task, the main one first; the result does not depend on the number of cores."""
     kind = graphs.learns.kind
 
     def tally(at: int) -> Tally:
@@ -96,8 +97,8 @@ def figures_of(graphs: Graphs, vector: NDArray[np.float32], samples: Scored, *, 
         compared = x if kind == "reconstruction" else y
         return tallied(kind, outputs, compared, losses, None if faulty is None else faulty[rows])
 
-    with np.errstate(over="ignore", invalid="ignore"):  # a model that has diverged has figures that say so
-        return figures(kind, reduce(added, _each(tally, range(0, len(samples.y), BATCH), cores)))
+    with np.errstate(over="ignore", invalid="ignore"):  # a diverged model has infinite or NaN metrics
+        return metrics(kind, reduce(added, _each(tally, range(0, len(samples.y), BATCH), cores)))
 
 
 def _each(of: Callable[[int], T], starts: range, cores: int) -> list[T]:
@@ -105,3 +106,24 @@ def _each(of: Callable[[int], T], starts: range, cores: int) -> list[T]:
         with ThreadPoolExecutor(cores) as pool:
             return list(pool.map(of, starts))
     return [of(at) for at in starts]
+
+
+def probabilities(graphs: Graphs, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Return a model's probabilities for each sample: of its classes, and of the unknown class if it has one."""
+    ask = graphs.votes if graphs.has_unknown else graphs.outputs
+    return softmax(np.concatenate([ask(vector, x[at : at + BATCH]) for at in range(0, len(x), BATCH)]))
+
+
+def votes_of(predicted: Sequence[NDArray[np.float64]], most: int = 0, *, unknown: bool = True) -> NDArray[np.float64]:
+    """Return the sum of the models' probabilities over the known classes.
+
+    most: at most this many models vote on a sample, those with the lowest probability of the unknown class; 0 for all.
+    """
+    each = np.stack(predicted)
+    if not unknown:
+        return np.asarray(each.sum(0))
+    if most and most < len(each):
+        rank = each[:, :, -1].argsort(0, kind="stable").argsort(0, kind="stable")
+        each = np.where((rank < most)[:, :, None], each, 0.0)
+    found: NDArray[np.float64] = each[:, :, :-1].sum(0)
+    return found

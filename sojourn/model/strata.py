@@ -1,9 +1,8 @@
-"""Strata stand for classes where a task has none: into which group a sample falls, the same on every machine.
+"""Strata: groups of samples that replace classes in tasks without classes, identical on every machine.
 
-The numbers of a sample by which that is decided depend on the task: a regression's targets; the mean of each channel
-over a forecast's window; of a reconstruction the means of eight equal parts of the sample; of tokens the shares of
-those in eight equal ranges of the vocabulary. Which groups there are was found in the job's exemplars
-(`sojourn.protocol.task.Strata`).
+The stratum depends on a few numbers per sample: the targets of a regression; the mean of each channel over the window
+of a forecast; for a reconstruction, the means of eight equal parts of the sample; for tokens, the shares of tokens in
+eight equal ranges of the vocabulary. The strata are derived from the job's exemplars (`sojourn.protocol.task.Strata`).
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 PARTS = 8
-"""Of a sample, or of a vocabulary."""
+"""The number of parts of a sample, and of ranges of a vocabulary."""
 BLOCK = 1024
-"""Samples at a time: a data set as float64 would take twice its memory."""
+"""Samples per block: a whole dataset as float64 would double its memory."""
 
 
 def members(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.bool_]:
-    """For each sample and each stratum, whether it is in it; one with several labels is in several."""
+    """Return whether each sample is in each stratum; a multilabel sample may be in several."""
     count = task.strata.count
     if task.kind == "multilabel":
         return np.asarray(np.asarray(y, np.float32) > 0.5)
@@ -36,7 +35,7 @@ def members(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> N
 
 
 def strata_of(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.int64]:
-    """The stratum of each sample; of one with several labels the first, and 0 for one with none."""
+    """Return the stratum of each sample; for a multilabel sample the first one, or 0 without labels."""
     if task.kind == "classification":
         return np.asarray(y, np.int64)
     if task.kind == "multilabel":
@@ -47,14 +46,14 @@ def strata_of(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) ->
 
 
 def counts_by_stratum(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.int64]:
-    """How many samples there are in each stratum."""
+    """Count the samples in each stratum."""
     if task.kind == "multilabel":
         return np.asarray(members(task, x, y).sum(axis=0), np.int64)
     return np.bincount(strata_of(task, x, y), minlength=task.strata.count)
 
 
 def numbers(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> Numbers:
-    """The numbers by which samples fall into strata, a row for each."""
+    """Return the numbers that determine the strata, a row for each sample."""
     match task.kind:
         case "reconstruction":
             flat = np.asarray(x, np.float64).reshape(len(x), -1)
@@ -71,7 +70,7 @@ def numbers(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> N
 
 
 def width(task: TaskSpec, input: InputSpec) -> int:  # noqa: A002
-    """How many numbers of a sample there are by which it falls into a stratum; 0 where it has classes."""
+    """Return how many numbers per sample determine its stratum; 0 for tasks with classes."""
     match task.kind:
         case "reconstruction":
             return min(PARTS, prod(input.shape))
@@ -86,7 +85,7 @@ def width(task: TaskSpec, input: InputSpec) -> int:  # noqa: A002
 
 
 def places(strata: Strata, found: Numbers) -> NDArray[np.int64]:
-    """The stratum of each row of numbers."""
+    """Return the stratum of each row of numbers."""
     if strata.edges:
         return np.searchsorted(np.array(strata.edges), found[:, 0], side="left").astype(np.int64)
     if not strata.centres:

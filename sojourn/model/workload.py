@@ -1,4 +1,4 @@
-"""How fast this machine trains, and what a step of a kit costs; with a small built-in kit, on the base install."""
+"""Benchmark of this machine's training speed, and the cost of a kit's training step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ import numpy as np
 import onnxruntime
 
 from sojourn.errors import MachineError
-from sojourn.model import onnx_form
-from sojourn.model.frozen import given_to
+from sojourn.model import onnx_rules
 from sojourn.model.graphs import Graphs, check_probe, probe_targets, probe_vector
 from sojourn.model.protobuf import WireReader
-from sojourn.model.session import open_session, session_options
+from sojourn.model.session import frozen_tensors, open_session, session_options
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import TrainingSize
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH = 32
-COUNTED = 4
-"""The batch for which operations are counted; they grow with the batch, so that any would do."""
-HELD = (2, 4)
-"""The batches for which memory is counted: what a step takes grows with its batch in a straight line."""
-LEAST_STEPS = 5
+COUNTED_BATCH = 4
+"""The batch size for counting operations, which are proportional to it."""
+MEMORY_BATCHES = (2, 4)
+"""The two batch sizes for counting memory, which grows linearly with the batch."""
+MIN_STEPS = 5
 NAME = 1 << 16
-"""Characters of a name in a graph, at most; it was inspected before."""
+"""Maximum characters of a name in a graph; the graph was inspected before."""
 _WIDTHS = {"double": 8, "int64": 8, "bool": 1, "uint8": 1, "int8": 1, "float16": 2}
-"""Bytes of a number by its type, where they are not 4."""
+"""Bytes of a number by type, for types other than 4 bytes."""
 _sizes: dict[bytes, TrainingSize] = {}
-"""By the hash of a training graph."""
+"""Cached sizes, by the hash of the training graph."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """A step of b samples that cost c operations each takes `step_seconds` + b c / `flops`."""
+    """The speed of a machine: a step of b samples of c operations takes `step_seconds` + b c / `flops`."""
 
     flops: float
     step_seconds: float
@@ -55,70 +54,70 @@ class Speed:
 
 @cache
 def built_in() -> Kit:
-    """The `cnn` for 28x28 images, as `python -m benchmarks.make_workload` compiled it."""
+    """Return the `cnn` for 28x28 images that `python -m benchmarks.make_workload` compiled."""
     return unpack_blob(files("sojourn.model").joinpath("workload.kit").read_bytes(), Kit)
 
 
 def ready() -> None:
-    """What a worker does before its first step: load the kit and compare this machine with its probe."""
+    """Load the built-in kit and check its probe, as a worker does before its first step."""
     if objection := check_probe(built_in(), Graphs(built_in())):
         raise MachineError(f"this machine cannot train: {objection}")
 
 
 def speed(seconds: float, threads: int) -> Speed:
-    """How fast the built-in kit trains here: two batch sizes tell the arithmetic from what every step costs."""
+    """Measure the training speed; two batch sizes separate the arithmetic from the fixed cost of a step."""
     kit = built_in()
     one = measure(kit, 1, seconds=seconds / 2, threads=threads)
     many = measure(kit, BATCH, seconds=seconds / 2, threads=threads)
     sample = (many - one) / (BATCH - 1)
     if sample <= 0:
-        raise MachineError("this machine is too busy to be measured: a batch of 32 took no longer than one of 1")
+        raise MachineError("this machine is too busy to measure: a batch of 32 took no longer than a batch of 1")
     return Speed(counted_cost(kit) / sample, max(0.0, one - sample))
 
 
 def measure(kit: Kit, batch: int, *, seconds: float = 1.0, threads: int = 1) -> float:
-    """The median seconds of a training step here, over steps for this long."""
+    """Return the median seconds of a training step, measured for about `seconds` seconds."""
     x, y = _samples(kit, batch)
     drawn = noise(kit.probe.noise_seed, 0, batch, kit.noise)
     graphs, w = Graphs(kit, threads), _probe_vector(kit)
     x = graphs.features(x)
     taken: list[float] = []
-    graphs.loss_and_gradient(w, x, y, drawn)  # the first one reserves memory
-    while len(taken) < LEAST_STEPS or sum(taken) < seconds:
+    graphs.loss_and_gradient(w, x, y, drawn)  # the first step allocates memory
+    while len(taken) < MIN_STEPS or sum(taken) < seconds:
         began = perf_counter()
         _, gradient = graphs.loss_and_gradient(w, x, y, drawn)
-        w[: kit.model.learnt] -= np.float32(1e-6) * gradient
+        w[: kit.model.learned] -= np.float32(1e-6) * gradient
         taken.append(perf_counter() - began)
     return statistics.median(taken)
 
 
 def training_size(kit: Kit) -> TrainingSize:
-    """What training a kit's model takes of a device's memory; counted once for each kit.
+    """Return the memory that training a kit's model takes on a device; computed once for each kit.
 
-    The most that a training step holds at a time: each value of its graph from where it is made to its last use, with
-    the shapes that two steps with different batches really have.
+    The peak memory of a training step counts each value of the graph from its creation to its last use, with the shapes
+    of two executed steps with different batch sizes.
     """
     known = sha256(kit.train).digest()
     if known not in _sizes:
-        few, many = (_held_in_a_step(kit, batch) for batch in HELD)
-        sample = max(0, many - few) // (HELD[1] - HELD[0])
-        _sizes[known] = TrainingSize(kit.model.size, max(0, few - HELD[0] * sample), sample)
+        few, many = (_held_in_a_step(kit, batch) for batch in MEMORY_BATCHES)
+        sample = max(0, many - few) // (MEMORY_BATCHES[1] - MEMORY_BATCHES[0])
+        _sizes[known] = TrainingSize(kit.model.size, max(0, few - MEMORY_BATCHES[0] * sample), sample)
     return _sizes[known]
 
 
 def _held_in_a_step(kit: Kit, batch: int) -> int:
-    """The most bytes that the values of a training step take at a time, in the order in which the graph names them."""
-    # Nothing is fused or left out: what is run are the nodes of the graph, by their names.
+    """Return the peak bytes of a training step's values, in the graph's order of nodes."""
+    # Without optimizations, onnxruntime runs exactly the nodes of the graph, by name.
     events = _step_events(kit, batch, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
     made = {event["name"].removesuffix("_kernel_time"): event["args"] for event in events}
     reader = WireReader(kit.train)
-    graph = reader.message(0, len(reader.data), onnx_form.MODEL).message("graph", onnx_form.GRAPH)
+    graph = reader.message(0, len(reader.data), onnx_rules.MODEL).message("graph", onnx_rules.GRAPH)
     nodes = [
         (node.text("name", NAME).decode(), node.texts("input", NAME), node.texts("output", NAME))
-        for node in graph.messages("node", onnx_form.NODE)
+        for node in graph.messages("node", onnx_rules.NODE)
     ]
     last = {name: at for at, (_, taken, _) in enumerate(nodes) for name in taken}
-    last |= {value.text("name", NAME): len(nodes) for value in graph.messages("output", onnx_form.VALUE)}
+    last |= {value.text("name", NAME): len(nodes) for value in graph.messages("output", onnx_rules.VALUE)}
     most = held = 0
     sizes: dict[bytes, int] = {}
     for at, (name, taken, given) in enumerate(nodes):
@@ -131,25 +130,25 @@ def _held_in_a_step(kit: Kit, batch: int) -> int:
 
 
 def counted_cost(kit: Kit) -> float:
-    """The operations of one sample in a training step: the products and sums of all convolutions and matrix products.
+    """Count the operations per sample of a training step: the products and sums of convolutions and matrix products.
 
-    Counted in a step that is really done, from the shapes that onnxruntime reports. What is done value by value
-    (activations, pooling, the optimiser) is not counted: a machine's `flops` is measured on the same terms.
+    They are computed from the shapes that onnxruntime reports for an executed step. Elementwise operations
+    (activations, pooling, the optimiser) are not counted, and neither are they in a machine's `flops`.
     """
-    # Operators as the standard names them, with all their inputs: what a processor likes better has other shapes.
-    events = _step_events(kit, COUNTED, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC)
-    return sum(_operations(event["args"]) for event in events) / COUNTED
+    # Basic optimizations keep standard operators with all inputs; layouts for a processor have other shapes.
+    events = _step_events(kit, COUNTED_BATCH, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+    return sum(_operations(event["args"]) for event in events) / COUNTED_BATCH
 
 
 def _step_events(kit: Kit, batch: int, level: onnxruntime.GraphOptimizationLevel) -> list[dict[str, Any]]:
-    """What onnxruntime reports of each node of a training step that is really done."""
+    """Run a training step and return onnxruntime's profiling event for each node."""
     with tempfile.TemporaryDirectory(prefix="sojourn-count-") as folder:
-        session = open_session(kit.train, _counting(folder, level), "the training graph", given_to(kit, "train"))
+        session = open_session(kit.train, _counting(folder, level), "the training graph", frozen_tensors(kit, "train"))
         x, y = _samples(kit, batch)
         drawn = noise(kit.probe.noise_seed, 0, batch, kit.noise)
         feeds: dict[str, NDArray[np.generic]] = {"vector": _probe_vector(kit)}
         feeds |= {"y": y} if kit.learns.target else {}
-        feeds |= {f"beside_{at}": _probe_vector(kit) for at in range(len(kit.learns.beside))}
+        feeds |= {f"reference_{at}": _probe_vector(kit) for at in range(len(kit.learns.reference_models))}
         feeds["x"] = Graphs(kit).features(x)
         feeds |= {f"noise_{at}": values for at, values in enumerate(drawn)}
         session.run(["loss", "gradient"], feeds)
@@ -191,7 +190,7 @@ def _shape(form: dict[str, list[int]]) -> list[int]:
 
 
 def _samples(kit: Kit, batch: int) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """The probe's samples, which fit the model, as often as the batch needs them."""
+    """Repeat the probe's samples, which fit the model, to fill a batch."""
     probe = kit.probe
     x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape)
     index = np.arange(batch) % len(probe.y)

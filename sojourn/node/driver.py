@@ -11,7 +11,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sojourn.node.machine import soonest
+from sojourn.node.machine import earliest
 from sojourn.notify import Notifier
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.topics import Role
 
 LONGEST_WAIT = 5.0
-MOST_WAITING = 64 << 20
-"""Bytes of messages that may wait to be read: links read quicker than a node that is flooded does."""
+MAX_UNREAD_BYTES = 64 << 20
+"""Bytes of messages that may wait to be read: links read faster than a flooded node."""
 log = logging.getLogger("sojourn")
 _Waiting: TypeAlias = "Callable[[float], None] | _Arrived | None"
 
@@ -44,12 +44,12 @@ class Driver:
         self.node = node
         self._queue: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
         self._kept: deque[_Waiting] = deque()
-        """What was taken from the queue while the disk was full, to be done when there is room."""
-        node.while_full = self._refuse_requests
+        """Items taken from the queue while the disk was full, to be processed once there is room."""
+        node.on_disk_full = self._refuse_requests
         self._up: set[Link] = set()
         self._counting = threading.Lock()
         self._waiting = 0
-        """Bytes of messages that came and were not read yet."""
+        """Bytes of messages that arrived and were not read yet."""
         self._overrun = False
         self._why_down = "not connected yet"
         self._notifier = Notifier()
@@ -60,18 +60,18 @@ class Driver:
         return {role: link in self._up for role, link in self.node.links.items()}
 
     def link_up(self, link: Link) -> None:
-        """Take note that the link is connected."""
+        """Note that the link is connected."""
         self._queue.put(lambda now: self._now_up(link, now))
 
     def link_down(self, link: Link, reason: str) -> None:
-        """The link was lost: requests are resent anyway, so there is nothing to do but to say so and wait."""
+        """Note and report that the link was lost; requests are resent anyway."""
         self._queue.put(lambda _: self._now_down(link, reason))
 
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:
-        """Take a message that the link received."""
-        if self._waiting + len(payload) > MOST_WAITING:  # whoever needs an answer asks again
+        """Queue a message that the link received."""
+        if self._waiting + len(payload) > MAX_UNREAD_BYTES:  # a sender that needs a reply asks again
             if not self._overrun:
-                log.warning("more comes than can be read: what does not fit into %d MB is dropped", MOST_WAITING >> 20)
+                log.warning("messages arrive too fast: dropping those beyond %d MB", MAX_UNREAD_BYTES >> 20)
             self._overrun = True
             return
         with self._counting:
@@ -83,7 +83,7 @@ class Driver:
             self._waiting -= len(message.payload)
 
     def _refuse_requests(self, reason: str) -> None:
-        """The disk is full: answer the operators who ask, and keep all else in its order."""
+        """Refuse the requests of operators while the disk is full, and keep everything else in order."""
         now = time.monotonic()
         with suppress(queue.Empty):
             while True:
@@ -94,28 +94,28 @@ class Driver:
                     self._kept.append(waiting)
 
     def report(self, event: Event) -> None:
-        """Take what a worker reports of its work."""
+        """Queue a worker's event."""
         self._queue.put(lambda now: self.node.inject(event, now))
 
     def call(self, action: Callable[[float], None]) -> None:
-        """Do something with the node on its own thread."""
+        """Call `action` on the node's own thread."""
         self._queue.put(action)
 
     def stop(self) -> None:
-        """Leave `run` when what is queued is done. May be called from any thread or signal handler."""
+        """Leave `run` once the queue is processed. May be called from any thread or signal handler."""
         self._queue.put(None)
 
     def run(self, notifier: Notifier | None = None) -> None:
-        """Run until stopped, then close the node in good order; `notifier` is where a service manager listens.
+        """Run until stopped, then close the node cleanly; `notifier` reports to a service manager.
 
-        A node is ready as soon as it runs: a broker that is away is waited for, not a failed start.
+        A node is ready as soon as it runs: startup succeeds even if the broker is down.
         """
         self._notifier = notifier or self._notifier
         self.node.start(time.monotonic(), self.report)
         for link in dict.fromkeys(self.node.links.values()):
-            link.open(self, self.node.filters(link), self.node.will())
+            link.open(self, self.node.reception.filters(link), self.node.will())
         self._notifier.ready()
-        self._tell_status()
+        self._report_status()
         try:
             while self._step():
                 pass
@@ -125,9 +125,9 @@ class Driver:
 
     def _step(self) -> bool:
         wake = self.node.wake_at()
-        # The pulse is of this loop and no other thread: a loop that hangs must be seen to hang.
+        # Only this loop sends the watchdog pulse, so that a hanging loop is detected.
         self._notifier.alive(time.monotonic())
-        longest = soonest(LONGEST_WAIT, self._notifier.pulse) or LONGEST_WAIT
+        longest = earliest(LONGEST_WAIT, self._notifier.interval) or LONGEST_WAIT
         wait = longest if wake is None else min(max(wake - time.monotonic(), 0), longest)
         try:
             action = self._kept.popleft() if self._kept else self._queue.get(timeout=wait)
@@ -148,15 +148,15 @@ class Driver:
 
     def _now_up(self, link: Link, now: float) -> None:
         self._up.add(link)
-        self._tell_status()
+        self._report_status()
         self.node.link_up(link, now)
 
     def _now_down(self, link: Link, reason: str) -> None:
         self._up.discard(link)
         self._why_down = reason
-        self._tell_status()
+        self._report_status()
 
-    def _tell_status(self) -> None:
+    def _report_status(self) -> None:
         lacking = set(self.node.links.values()) - self._up
         self._notifier.status(self._why_down if lacking else "connected")
 

@@ -1,7 +1,7 @@
-"""Roles are state machines without I/O: what they are told (events), and what they want done (effects).
+"""Roles are state machines without I/O: events go in, effects come out.
 
-A machine opens no socket, reads no clock, starts no thread and touches no file. `sojourn.node.node` performs its
-effects in the order given: a record is in the journal before anything that follows it leaves.
+A machine opens no socket, reads no clock, starts no thread and accesses no file. `sojourn.node.node` performs its
+effects in the order given: a record is in the journal before any later effect leaves.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from sojourn.about import NOTHING, About
+from sojourn.logs import NO_SUBJECT, About
 from sojourn.protocol.limits import Digest
-from sojourn.protocol.messages import Birth, Death, Message
+from sojourn.protocol.messages import Birth, Death
+from sojourn.protocol.registry import Message
 from sojourn.protocol.topics import Address, Role
-from sojourn.protocol.wire import Epoch, Offer, Ref
+from sojourn.protocol.wire import Epoch, Offer, Ref, VisitReason
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -29,7 +30,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True):
-    """The retained presence of a node came."""
+    """The retained presence of a node arrived."""
 
     node: Address
     epoch: Epoch
@@ -39,40 +40,40 @@ class Present(msgspec.Struct, frozen=True):
 
 
 class NodeRemoved(msgspec.Struct, frozen=True):
-    """What the broker kept of a node was cleared: it belongs to the fleet no longer, whether it was here or not."""
+    """A node was removed from the fleet: the broker's retained presence of it was cleared."""
 
     node: Address
 
 
-class Overheard(msgspec.Struct, frozen=True):
-    """A program that is no node wrote to a topic that this node listens to besides its own. Nothing is checked yet."""
+class ForeignMessage(msgspec.Struct, frozen=True):
+    """A program that is not a node wrote to an extra topic of this node. The content is not checked yet."""
 
     topic: str
     payload: bytes
 
 
 class Pulled(msgspec.Struct, frozen=True):
-    """A blob that was asked for is here."""
+    """A requested blob is in the store."""
 
     digest: Digest
 
 
 class PullFailed(msgspec.Struct, frozen=True):
-    """A blob cannot be had: its holder has it no more, or this disk is full."""
+    """A blob cannot be fetched: its holder no longer has it, or this disk is full."""
 
     digest: Digest
     reason: Literal["gone", "disk"]
 
 
-class Did(msgspec.Struct, frozen=True):
-    """A piece of work ended well."""
+class WorkDone(msgspec.Struct, frozen=True):
+    """A piece of work succeeded."""
 
     key: str
     outcome: Any
 
 
-class Doing(msgspec.Struct, frozen=True):
-    """A piece of work reports its progress: in steps, or in words for a person."""
+class WorkProgress(msgspec.Struct, frozen=True):
+    """A piece of work reports its progress: in steps, or as text for a person."""
 
     key: str
     step: int
@@ -80,97 +81,109 @@ class Doing(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class DidNot(msgspec.Struct, frozen=True):
-    """Work failed; `detail` is for people.
+class WorkFailed(msgspec.Struct, frozen=True):
+    """A piece of work failed; `detail` is for users.
 
-    reason: from training a `VisitReason`, from all other work the class name of the error (`node/workers.py`).
+    reason: `failed` if no more specific reason is known. A full disk is always `disk`.
     """
 
     key: str
-    reason: str
+    reason: VisitReason
     detail: str
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A program on this machine told something that the role knows how to take."""
+class LocalEvent(msgspec.Struct, frozen=True):
+    """A program on this machine reported something that the role understands."""
 
     what: Any
 
 
-class Linked(msgspec.Struct, frozen=True):
-    """A link is up, for the first time or again: what was asked in the meantime was not heard."""
+class LinkUp(msgspec.Struct, frozen=True):
+    """A link is connected, for the first time or again: requests sent in the meantime were lost."""
 
 
-class Woke(msgspec.Struct, frozen=True):
-    """The time that the machine asked to be woken at has come."""
+class TimerFired(msgspec.Struct, frozen=True):
+    """The time at which the machine asked to be woken has come."""
 
 
-Event = Received | Present | NodeRemoved | Overheard | Pulled | PullFailed | Did | Doing | DidNot | Told | Linked | Woke
+WorkEvent = WorkDone | WorkProgress | WorkFailed
+Event = (
+    Received
+    | Present
+    | NodeRemoved
+    | ForeignMessage
+    | Pulled
+    | PullFailed
+    | WorkEvent
+    | LocalEvent
+    | LinkUp
+    | TimerFired
+)
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send a message, once. Small blobs ride along; the receiver may fetch the others."""
+    """Send a message, once. Small blobs are inlined; the receiver may fetch the others."""
 
     to: Address
     message: Message
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Write a record to the journal; `sync`, with these blobs, when somebody relies on it after a power cut."""
+    """Write a record to the journal; with `sync`, the record and these blobs survive a power cut."""
 
     record: Any
     sync: bool = False
     blobs: tuple[Digest, ...] = ()
 
 
-class Keep(msgspec.Struct, frozen=True):
-    """Keep a small blob that the machine made itself."""
+class StoreBlob(msgspec.Struct, frozen=True):
+    """Store a small blob that the machine made itself."""
 
     digest: Digest
     data: bytes
 
 
 class Pull(msgspec.Struct, frozen=True):
-    """Get a blob from a node; answered by Pulled (at once if it is here) or PullFailed."""
+    """Fetch a blob from a node; answered by Pulled (at once if it is in the store) or PullFailed."""
 
     ref: Ref
     source: Address
 
 
-class Do(msgspec.Struct, frozen=True):
-    """Have work done outside of the machine; answered by Did or DidNot."""
+class StartWork(msgspec.Struct, frozen=True):
+    """Start work outside of the machine; answered by WorkDone or WorkFailed."""
 
     key: str
     work: Any
     keeps: bool = True
-    """Whether it may leave blobs that only its answer names: until then nothing is swept."""
+    """Whether it may leave blobs that only its outcome names: until then no blob is swept."""
 
 
-class Undo(msgspec.Struct, frozen=True):
-    """Work is no longer wanted; nothing more is heard of it."""
+class CancelWork(msgspec.Struct, frozen=True):
+    """Cancel work; it sends no further event."""
 
     key: str
 
 
-class Say(msgspec.Struct, frozen=True):
-    """Log a sentence for the person who watches the node, with what it is about for programs that read it.
+class Log(msgspec.Struct, frozen=True):
+    """Log a sentence for users, with its subject for programs that read the log.
 
-    level: a `step` of one visit is for programs: people see it with --verbose.
+    level: `step` marks the steps of one visit, which are shown only with --verbose.
     """
 
     text: str
     level: Literal["debug", "step", "info", "warning", "error"] = "info"
-    about: About = NOTHING
+    about: About = NO_SUBJECT
 
 
-class Announce(msgspec.Struct, frozen=True):
-    """Publish this node's birth again: what it offers has changed."""
+class PublishBirth(msgspec.Struct, frozen=True):
+    """Publish this node's birth again: its offer has changed."""
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """Leave a retained message for programs that are no nodes, at the broker where the nodes of a role are.
+    """Publish a retained message for other programs, at the broker of the nodes of a role.
 
-    Nothing (`b""`) takes away what was left there.
+    An empty payload clears it.
     """
 
     role: Role
@@ -178,11 +191,11 @@ class Publish(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-Effect = Send | Append | Keep | Pull | Do | Undo | Say | Announce | Publish
+Effect = Send | Append | StoreBlob | Pull | StartWork | CancelWork | Log | PublishBirth | Publish
 
 
-def soonest(*times: float | None) -> float | None:
-    """The first of the times at which something is to happen, if anything is."""
+def earliest(*times: float | None) -> float | None:
+    """The earliest of these times; None if all are None."""
     first = None
     for when in times:
         if when is not None and (first is None or when < first):
@@ -197,14 +210,14 @@ class Machine(Protocol):
 
     @property
     def offer(self) -> Offer | None:
-        """What this node says of itself in its birth."""
+        """The data that this node publishes about itself in its birth."""
 
     @property
     def watches(self) -> tuple[Role, ...]:
-        """The roles whose presence this machine wants to hear of."""
+        """The roles whose presence this machine subscribes to."""
 
     def role_of(self, sender: str) -> Role | None:
-        """The role in which a node of this name may write to us; None for nobody we know."""
+        """The role in which a node of this name may write to this one; None for an unknown name."""
 
     @property
     def record_form(self) -> Any:
@@ -214,41 +227,41 @@ class Machine(Protocol):
         """Take the durable state from a snapshot."""
 
     def snapshot(self) -> bytes:
-        """The durable state as bytes, from which `restore` goes on."""
+        """Return the durable state as bytes, for `restore`."""
 
     def apply(self, record: Any) -> None:
         """Change the durable state by one record."""
 
     @property
     def remedy(self) -> str:
-        """What may be missing after records were lost, and what a person can do about it."""
+        """What may be missing after records were lost, and what the operator can do about it."""
 
-    def objection(self, record: Any) -> str | None:
-        """Why a record does not follow the state that is here; asked only where another one may be missing."""
+    def validation_error(self, record: Any) -> str | None:
+        """Return why a record does not follow the present state; called only if an earlier record may be missing."""
 
-    def mend(self, boots: int) -> None:
-        """Records were lost: let what is asked of peers from now on be newer than all they have seen.
+    def reserve_newer_attempts(self, boots: int) -> None:
+        """Number all later requests higher than any that a peer has seen, after records were lost.
 
-        boots: how often the store was started, which is more than ever before.
+        boots: how often the store was started, which is higher than ever before.
         """
 
-    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
-        """Before `start`: go on without live blobs that are not in the store; returns what was lost, in sentences.
+    def drop_missing_blobs(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Drop state that needs live blobs which the store has lost, before `start`; return the losses, as sentences.
 
-        What can be fetched again is no loss.
+        A blob that can be fetched again is not a loss.
         """
 
     def start(self, now: float) -> list[Effect]:
-        """Take up what the replayed state says was under way."""
+        """Resume the work that is unfinished in the replayed state."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event; returns what is to be done about it, in order."""
+        """Process one event; return the effects, in order."""
 
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
-        """Bytes went to or came from a node: for counting and, when it spoke, a sign of life."""
+    def on_traffic(self, peer: Address, traffic: int, now: float, *, sign_of_life: bool) -> None:
+        """Count bytes sent to or received from a node; `sign_of_life`: the node sent something useful."""
 
     def wake_at(self) -> float | None:
-        """When to be woken, if nothing else happens before."""
+        """The time of the next `TimerFired`, if one is needed."""
 
     def live(self) -> AbstractSet[bytes]:
         """The digests of all blobs that must be kept."""

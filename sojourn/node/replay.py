@@ -1,9 +1,4 @@
-"""What a node does at its start with its journal: replays it, and goes on without what cannot be used of it.
-
-A record that is damaged, that cannot be read, or that does not follow what is there because another one is missing, is
-set aside: it stays in the store, apart, and a loud word in the log says what it was and what to do. Only a record of a
-kind that a newer version wrote ends the start: to forget it silently would undo the upgrade.
-"""
+"""Restores a node from the usable records of its journal."""
 
 from __future__ import annotations
 
@@ -12,57 +7,64 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from sojourn import __version__
 from sojourn.errors import DamagedJournal, MachineError, StoreError
-from sojourn.protocol.mending import read_record
+from sojourn.protocol.limits import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sojourn.node.machine import Machine
-    from sojourn.store.entries import Entry
     from sojourn.store.journal import Store
+    from sojourn.store.journal_file import Entry
 
-NAMED = 5
-"""At most this many records that were set aside are named in the log one by one."""
-DAMAGED = "its checksum is wrong"
+
+# At its start a node replays its journal, and continues without records that it cannot use.
+#
+# A record that is damaged, unreadable, or does not follow because an earlier one is missing, is set aside: it stays in
+# the store in a separate table, and the log reports what it was and what to do. Only a record of an unknown kind, which
+# a newer version wrote, aborts the start: ignoring it silently would undo the upgrade.
+
+MAX_NAMED_RECORDS = 5
+"""At most this many set-aside records are listed in the log."""
+DAMAGED = "wrong checksum"
 log = logging.getLogger("sojourn")
 
 
 def replay(machine: Machine, store: Store, boots: int) -> int:
-    """Bring a machine to where its journal ends; returns how many records stand behind the snapshot then.
+    """Bring a machine to the end of its journal; return how many records follow the snapshot then.
 
-    boots: how often this store was started; no number that the machine gave before was made of one as high.
+    boots: how often this store was started; no earlier number of the machine was derived from one this high.
     """
     empty = machine.snapshot()
     try:
-        count = _plainly(machine, store)
-        mended = False
+        count = _replay_all(machine, store)
+        damaged = False
     except MachineError as error:
         if not isinstance(error, DamagedJournal):
             raise
-        log.error("%s", error)  # noqa: TRY400  # the file is damaged, not the code wrong
-        mended = True
-    except Exception as error:  # noqa: BLE001  # whatever a record does that does not follow the one before it
-        log.error("%s cannot be replayed as it is: %s: %s", store.place, type(error).__name__, error)  # noqa: TRY400
-        mended = True
-    if mended:
+        log.error("%s", error)  # noqa: TRY400  # damaged data, not a bug
+        damaged = True
+    except Exception as error:  # noqa: BLE001  # a record that does not follow may raise anything
+        log.error("cannot replay %s: %s: %s", store.place, type(error).__name__, error)  # noqa: TRY400
+        damaged = True
+    if damaged:
         _Recovery(machine, store, empty).run(boots)
         count = 0
     return _without_missing(machine, store, count)
 
 
-def _plainly(machine: Machine, store: Store) -> int:
+def _replay_all(machine: Machine, store: Store) -> int:
     state, records = store.load()
     if state is not None:
         machine.restore(state)
     for record in records:
-        machine.apply(read_record(record, machine.record_form))
+        machine.apply(decoded(record, machine.record_form))
     return len(records)
 
 
 def _without_missing(machine: Machine, store: Store, count: int) -> int:
-    """Let the machine go on without blobs that are gone; a snapshot takes down what that changed."""
+    """Let the machine continue without missing blobs; a snapshot records the resulting changes."""
     missing = frozenset(digest for digest in machine.live() if not store.blobs.has(digest))
-    sentences = machine.do_without(missing) if missing else []
+    sentences = machine.drop_missing_blobs(missing) if missing else []
     for sentence in sentences:
         log.error("%s: %s", store.place, sentence)
     if sentences:
@@ -71,7 +73,7 @@ def _without_missing(machine: Machine, store: Store, count: int) -> int:
 
 
 class _Recovery:
-    """The careful way through a journal: record by record, with a way back from each."""
+    """The careful replay of a journal: record by record, with a rollback for each."""
 
     def __init__(self, machine: Machine, store: Store, empty: bytes) -> None:
         self._machine, self._store, self._empty = machine, store, empty
@@ -80,38 +82,37 @@ class _Recovery:
         }
         self._snapshots, self._records = store.entries()
         self._incomplete = store.incomplete
-        self._aside: list[tuple[Entry, str]] = []
+        self._quarantined: list[tuple[Entry, str]] = []
 
     def run(self, boots: int) -> None:
-        """Set aside what cannot be used, and keep what is left as the new beginning."""
+        """Set aside unusable records, and keep the rest as the new beginning."""
         self._refuse_newer()
         begin = self._restore()
         following = [entry for entry in self._records if entry.seq > begin]
         complete = self._complete(begin, following)
         for entry in following:
-            if reason := self._objection(entry):
+            if reason := self._validate(entry):
                 self._set_aside(entry, reason)
                 complete = False
         for digest in self._store.blobs.drop_damaged(sorted(self._machine.live())):
-            log.error("%s: the blob %s beside it was damaged, and is deleted", self._store.place, digest.hex()[:12])
+            log.error("%s: deleted a damaged blob, %s", self._store.place, digest.hex()[:12])
         if not complete:
-            self._machine.mend(boots)
+            self._machine.reserve_newer_attempts(boots)
         self._store.snapshot(self._machine.snapshot())
-        self._tell(complete=complete)
+        self._notify(complete=complete)
 
     def _refuse_newer(self) -> None:
-        """A whole record of an unknown kind was written by a newer version; without a checksum it is a damaged one."""
-        unknown = (it for it in self._records if it.checksum is not None and it.whole and it.kind)
+        """Raise StoreError for an intact record of an unknown kind: a newer version wrote it."""
+        unknown = (it for it in self._records if it.whole and it.kind)
         newer = next((entry for entry in unknown if entry.kind not in self._meanings), None)
         if newer is not None:
             raise StoreError(
-                f"{self._store.place}: {newer.name} was written by a newer version than this one, {__version__}: "
-                "install that version again, or restore a backup that this one made, or move the folder away to "
-                "start afresh"
+                f"{self._store.place}: {newer.name} was written by a version newer than {__version__}. Install that "
+                "version again, restore a backup made by this version, or move the folder away to start empty"
             )
 
     def _restore(self) -> int:
-        """Take the newest snapshot that can be used; returns the number of the last record that it stands for."""
+        """Restore the newest usable snapshot; return the number of its last record."""
         for entry in self._snapshots:
             reason = None if entry.whole else DAMAGED
             reason = reason or _failure(lambda entry=entry: self._machine.restore(entry.data))  # type: ignore[misc]
@@ -122,57 +123,55 @@ class _Recovery:
         return 0
 
     def _complete(self, begin: int, following: list[Entry]) -> bool:
-        """Whether no record is missing since the snapshot, as far as their numbers tell."""
+        """Return whether no record is missing since the snapshot, judging by the record numbers."""
         last = max([begin, *(entry.seq for entry in (*self._snapshots, *following))])
         in_a_row = [entry.seq for entry in following] == [*range(begin + 1, last + 1)]
         return in_a_row and not self._incomplete
 
-    def _objection(self, entry: Entry) -> str | None:
-        """Why a record cannot be used; if it can, it is applied."""
+    def _validate(self, entry: Entry) -> str | None:
+        """Apply a record, or return why it cannot be used."""
         if not entry.whole:
             return DAMAGED
         machine, found = self._machine, []
         form = machine.record_form
-        if reason := _failure(lambda: found.append(read_record(entry.data, form))):
-            return f"it cannot be read: {reason}"
-        if reason := machine.objection(found[0]):
-            return f"it does not follow what is here: {reason}"
+        if reason := _failure(lambda: found.append(decoded(entry.data, form))):
+            return f"unreadable: {reason}"
+        if reason := machine.validation_error(found[0]):
+            return f"does not follow the current state: {reason}"
         before = machine.snapshot()
         if reason := _failure(lambda: self._apply(found[0])):
             machine.restore(before)
-            return f"it does not follow what is here: {reason}"
+            return f"does not follow the current state: {reason}"
         return None
 
     def _apply(self, record: Any) -> None:
-        """Apply a record, and see that what it leads to can be read back."""
+        """Apply a record, and verify that the resulting state can be read back."""
         self._machine.apply(record)
         self._machine.restore(self._machine.snapshot())
 
     def _set_aside(self, entry: Entry, reason: str) -> None:
-        self._store.set_aside(entry, reason[:2000])
-        self._aside.append((entry, reason))
+        self._store.quarantine(entry, reason[:2000])
+        self._quarantined.append((entry, reason))
 
-    def _tell(self, *, complete: bool) -> None:
+    def _notify(self, *, complete: bool) -> None:
         place = self._store.place
-        for entry, reason in self._aside[:NAMED]:
+        for entry, reason in self._quarantined[:MAX_NAMED_RECORDS]:
             meaning = self._meanings.get(entry.kind, "")
-            said = f"; it said: {meaning}" if meaning else ""
-            log.error("%s: %s is set aside: %s%s", place, entry.name, reason, said)
-        if len(self._aside) > NAMED:
-            log.error("%s: so are %d more", place, len(self._aside) - NAMED)
+            content = f"; content: {meaning}" if meaning else ""
+            log.error("%s: set aside %s: %s%s", place, entry.name, reason, content)
+        if len(self._quarantined) > MAX_NAMED_RECORDS:
+            log.error("%s: set aside %d more", place, len(self._quarantined) - MAX_NAMED_RECORDS)
         if complete:
-            log.error("%s: all that it held was read from an earlier snapshot and the records since", place)
+            log.error("%s: its complete state was read from an earlier snapshot and the records since", place)
             return
-        log.error(
-            "%s: what is set aside stays in its table set_aside, with the reason. %s", place, self._machine.remedy
-        )
+        log.error("%s: the records stay in the table quarantine, with the reason. %s", place, self._machine.remedy)
 
 
 def _failure(action: Callable[[], object]) -> str | None:
-    """What went wrong, if something did."""
+    """Return the error that the action raised, if any."""
     try:
         action()
-    except Exception as error:  # noqa: BLE001  # whatever damaged bytes and missing predecessors may lead to
+    except Exception as error:  # noqa: BLE001  # damaged bytes and missing predecessors may raise anything
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -182,5 +181,5 @@ def _tag(form: Any) -> str:
 
 
 def _meaning(form: Any) -> str:
-    """The first sentence of a record's description."""
+    """Return the first sentence of a record's docstring."""
     return " ".join((form.__doc__ or "").split("\n\n")[0].split())

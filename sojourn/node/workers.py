@@ -1,4 +1,4 @@
-"""Who performs the work that machines ask for (`Do`), away from the network loop."""
+"""Workers that perform the work of machines (`StartWork`), outside of the network loop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sojourn.errors import SojournError
-from sojourn.node.machine import Did, DidNot, Doing
+from sojourn.errors import DiskFull, SojournError
+from sojourn.node.machine import WorkDone, WorkEvent, WorkFailed, WorkProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,27 +17,27 @@ log = logging.getLogger(__name__)
 
 
 class Workers(Protocol):
-    """Performs work and reports how it went, from any thread."""
+    """Performs work and reports the outcome, from any thread."""
 
-    def start(self, key: str, work: Any, report: Callable[[Did | Doing | DidNot], None]) -> None:
-        """Begin a piece of work and return at once."""
+    def start(self, key: str, work: Any, report: Callable[[WorkEvent], None]) -> None:
+        """Start a piece of work and return at once."""
 
     def stop(self, key: str) -> None:
-        """End a piece of work that is no longer wanted."""
+        """Cancel a piece of work."""
 
     def close(self) -> None:
         """End all work."""
 
 
-def attempt(key: str, work: Any, perform: Callable[[Any], Any]) -> Did | DidNot:
-    """Perform work here and now; a failure is a report, never a crash of the node."""
+def attempt(key: str, work: Any, perform: Callable[[Any], Any]) -> WorkDone | WorkFailed:
+    """Perform work in the caller's thread; a failure is returned and never crashes the node."""
     try:
-        return Did(key, perform(work))
+        return WorkDone(key, perform(work))
     except SojournError as error:
-        return DidNot(key, type(error).__name__, str(error))
-    except Exception as error:  # a node outlives its work; the traceback is in the log
+        return WorkFailed(key, "disk" if isinstance(error, DiskFull) else "failed", str(error))
+    except Exception as error:  # a failure must not end the node; the traceback is in the log
         log.exception("%s failed (%s)", type(work).__name__, key)
-        return DidNot(key, "Fault", f"{type(error).__name__}: {error}")
+        return WorkFailed(key, "failed", f"{type(error).__name__}: {error}")
 
 
 class InlineWorkers:
@@ -46,38 +46,38 @@ class InlineWorkers:
     def __init__(self, perform: Callable[[Any], Any]) -> None:
         self._perform = perform
 
-    def start(self, key: str, work: Any, report: Callable[[Did | Doing | DidNot], None]) -> None:
-        """Do the work at once, and report its end."""
+    def start(self, key: str, work: Any, report: Callable[[WorkEvent], None]) -> None:
+        """Perform the work at once, and report its outcome."""
         report(attempt(key, work, self._perform))
 
     def stop(self, key: str) -> None:
-        """Do nothing: work here is over as soon as it began."""
+        """Do nothing: the work has ended before `start` returned."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
 class ThreadWorkers:
-    """Performs each piece of work on a thread of its own: numpy and onnxruntime let go of the interpreter.
+    """Performs each piece of work on a separate thread: numpy and onnxruntime release the interpreter lock.
 
-    tells: `perform` takes a function `tell` too, to which it says in words what it is at.
+    reports: `perform` also takes a function `notify`, to which it reports its progress as text.
     """
 
-    def __init__(self, perform: Callable[..., Any], *, tells: bool = False) -> None:
+    def __init__(self, perform: Callable[..., Any], *, reports: bool = False) -> None:
         self._perform = perform
-        self._tells = tells
+        self._reports = reports
         self._wanted: set[str] = set()
 
-    def start(self, key: str, work: Any, report: Callable[[Did | Doing | DidNot], None]) -> None:
-        """Begin on a new thread."""
+    def start(self, key: str, work: Any, report: Callable[[WorkEvent], None]) -> None:
+        """Start a new thread."""
         self._wanted.add(key)
 
-        def tell(text: str) -> None:
+        def notify(text: str) -> None:
             if key in self._wanted:
-                report(Doing(key, 0, 0, text))
+                report(WorkProgress(key, 0, 0, text))
 
         def run() -> None:
-            outcome = attempt(key, work, partial(self._perform, tell=tell) if self._tells else self._perform)
+            outcome = attempt(key, work, partial(self._perform, notify=notify) if self._reports else self._perform)
             if key in self._wanted:
                 self._wanted.discard(key)
                 report(outcome)
@@ -85,9 +85,9 @@ class ThreadWorkers:
         threading.Thread(target=run, name=f"work {key}", daemon=True).start()
 
     def stop(self, key: str) -> None:
-        """A thread cannot be stopped; its outcome is dropped."""
+        """Drop the outcome: a thread cannot be stopped."""
         self._wanted.discard(key)
 
     def close(self) -> None:
-        """Threads are daemons: they end with the process."""
+        """Drop all outcomes: threads are daemons, which end with the process."""
         self._wanted.clear()

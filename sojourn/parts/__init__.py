@@ -1,4 +1,4 @@
-"""Typed settings of the parts of a strategy and of a visit. The parts themselves live where they run."""
+"""Typed settings of strategy parts and of visits; the implementations are in the packages that run them."""
 
 from sojourn.parts.aggregators import (
     Adagrad,
@@ -17,27 +17,25 @@ from sojourn.parts.aggregators import (
 from sojourn.parts.arrangers import (
     Arranger,
     ChainArranger,
+    ClassCountEstimator,
+    ClassifierEstimator,
     CluSampArranger,
+    ConfidenceEstimator,
+    CustomArranger,
+    Estimator,
     FedCatArranger,
     FedSeqArranger,
     HierClusterArranger,
     IcgArranger,
-    OwnArranger,
-    RandomArranger,
-    SingleArranger,
-    SiteArranger,
-    VisitArranger,
-)
-from sojourn.parts.estimators import (
-    ClassCountEstimator,
-    ClassifierEstimator,
-    ConfidenceEstimator,
-    Estimator,
     NoEstimator,
     OwnEstimator,
+    RandomArranger,
     SignatureEstimator,
+    SingleArranger,
+    SiteArranger,
     SizeEstimator,
     UpdateEstimator,
+    VisitArranger,
 )
 from sojourn.parts.finishers import (
     Dense,
@@ -49,22 +47,24 @@ from sojourn.parts.finishers import (
     OwnFinisher,
     Vote,
 )
-from sojourn.parts.generated import Generated
 from sojourn.parts.objectives import (
+    Common,
     Dyn,
     Echo,
     Elmy,
+    Generated,
+    LocalNorms,
     LogitAdjustment,
     Objective,
     Outlier,
     Outliers,
     OwnObjective,
+    Phase,
     Prox,
     Sam,
     Scaffold,
     Sgd,
 )
-from sojourn.parts.own_models import Common, LocalNorms, Phase
 from sojourn.parts.part import (
     Count,
     Encoding,
@@ -107,6 +107,7 @@ __all__ = [
     "ConfidenceEstimator",
     "Cosine",
     "Count",
+    "CustomArranger",
     "Dense",
     "Dyn",
     "DynServer",
@@ -147,7 +148,6 @@ __all__ = [
     "Outliers",
     "Own",
     "OwnAggregator",
-    "OwnArranger",
     "OwnEstimator",
     "OwnFinisher",
     "OwnObjective",

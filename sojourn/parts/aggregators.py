@@ -1,4 +1,4 @@
-"""How the tours' models become the next global model. The arithmetic is in `coordinator.aggregators.aggregating`."""
+"""Settings of aggregators, which merge the tours' models; `coordinator.aggregators.aggregating` implements them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from sojourn.parts.part import BelowOne, Chance, Count, Own, Part, Positive, Wei
 
 
 class AggregatorPart(Part, frozen=True):
-    """What the coordinator knows of an aggregator."""
+    """What the coordinator needs to know about an aggregator."""
 
     sends: ClassVar[tuple[str, ...]] = ()
-    """The vectors it keeps that travel to the devices."""
+    """The vectors of its state that are sent to devices."""
     device_half: ClassVar[str | None] = None
-    """The name of the objective that it means nothing without."""
+    """The name of the objective that it requires."""
     steps: ClassVar[bool] = False
-    """Whether a merge moves each number by about its learning rate, however far devices went."""
+    """Whether a merge moves each number by about the learning rate, regardless of the size of updates."""
     compares: ClassVar[bool] = False
-    """Whether it compares models, and so does nothing with one."""
+    """Whether it compares models, so that a single model has no effect."""
     window: Count = 1
-    """The model that is tested and shipped is the mean of the last so many merges, in the first rounds of fewer; tours
-    depart from the newest one."""
+    """The evaluated and shipped model is the mean of the last N merges (of fewer in the first rounds); tours start from
+    the newest merge."""
 
 
 class WeightedMean(AggregatorPart, frozen=True, tag="weighted-mean"):
@@ -30,7 +30,7 @@ class WeightedMean(AggregatorPart, frozen=True, tag="weighted-mean"):
 
 
 class UniformMean(AggregatorPart, frozen=True, tag="uniform-mean"):
-    """The plain mean of the tours' models: devices need not tell how much data they have."""
+    """The unweighted mean of the tours' models: devices need not report how much data they have."""
 
     weighting: ClassVar[Weighting] = "uniform"
 
@@ -39,17 +39,17 @@ class AvgM(AggregatorPart, frozen=True, tag="avgm"):
     """FedAvgM: v <- momentum v + d; w <- w + lr v, with d = mean - w."""
 
     momentum: BelowOne = 0.9
-    """How much of the last merge's way goes on in the next; 0 for none."""
+    """The share of the previous merge's update that is added to the next; 0 for none."""
     lr: Positive = 1.0
     """The server's learning rate."""
     restart: bool | Literal["each"] = False
-    """Whether momentum is given up when a merge points against it: all of it (`true`), or `each` number's by itself,
-    which keeps what the others have, and is steady at learning rates that are too high for the whole."""
+    """Whether momentum is reset when a merge points against it: all of it (`true`), or `each` number separately, which
+    keeps the momentum of the others and stays stable at higher learning rates."""
     against: Chance = 0.8
-    """With `each`: the share of the models, rounded down, that must point against a number's momentum besides their
-    mean; 0: the mean alone decides."""
+    """With `each`: the share of the models, rounded down, that must point against a number's momentum in addition to
+    their mean; 0: only the mean decides."""
     weighting: Weighting = "samples"
-    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
+    """Whether models are weighted by the `samples` that they have seen, or equally (`uniform`)."""
 
 
 class Adagrad(AggregatorPart, frozen=True, tag="adagrad"):
@@ -59,11 +59,11 @@ class Adagrad(AggregatorPart, frozen=True, tag="adagrad"):
     lr: Positive = 0.1
     """The server's learning rate."""
     beta1: BelowOne = 0.0
-    """Momentum of the mean way m; 0 for none."""
+    """Momentum of the mean update m; 0 for none."""
     tau: Positive = 1e-3
-    """Keeps steps bounded where little has moved."""
+    """Limits the steps of numbers that have hardly changed."""
     weighting: Weighting = "samples"
-    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
+    """Whether models are weighted by the `samples` that they have seen, or equally (`uniform`)."""
 
 
 class Adam(AggregatorPart, frozen=True, tag="adam"):
@@ -73,13 +73,13 @@ class Adam(AggregatorPart, frozen=True, tag="adam"):
     lr: Positive = 0.1
     """The server's learning rate."""
     beta1: BelowOne = 0.9
-    """Momentum of the mean way m; 0 for none."""
+    """Momentum of the mean update m; 0 for none."""
     beta2: BelowOne = 0.99
-    """Memory of its square v; 0 for none."""
+    """Decay rate of the squared update v; 0 for no memory."""
     tau: Positive = 1e-3
-    """Keeps steps bounded where little has moved."""
+    """Limits the steps of numbers that have hardly changed."""
     weighting: Weighting = "samples"
-    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
+    """Whether models are weighted by the `samples` that they have seen, or equally (`uniform`)."""
 
 
 class Yogi(AggregatorPart, frozen=True, tag="yogi"):
@@ -89,13 +89,13 @@ class Yogi(AggregatorPart, frozen=True, tag="yogi"):
     lr: Positive = 0.1
     """The server's learning rate."""
     beta1: BelowOne = 0.9
-    """Momentum of the mean way m; 0 for none."""
+    """Momentum of the mean update m; 0 for none."""
     beta2: BelowOne = 0.99
-    """Memory of its square v; 0 for none."""
+    """Decay rate of the squared update v; 0 for no memory."""
     tau: Positive = 1e-3
-    """Keeps steps bounded where little has moved."""
+    """Limits the steps of numbers that have hardly changed."""
     weighting: Weighting = "samples"
-    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
+    """Whether models are weighted by the `samples` that they have seen, or equally (`uniform`)."""
 
 
 class Ida(AggregatorPart, frozen=True, tag="ida"):
@@ -103,9 +103,9 @@ class Ida(AggregatorPart, frozen=True, tag="ida"):
 
     compares: ClassVar[bool] = True
     epsilon: Positive = 1e-6
-    """Keeps weights bounded where a model is at the mean."""
+    """Limits the weight of a model that equals the mean."""
     weighting: Weighting = "samples"
-    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
+    """Whether models are weighted by the `samples` that they have seen, or equally (`uniform`)."""
 
 
 class DynServer(AggregatorPart, frozen=True, tag="dyn"):
@@ -123,7 +123,7 @@ class ScaffoldServer(AggregatorPart, frozen=True, tag="scaffold"):
     lr: Positive = 1.0
     """The server's learning rate."""
     weighting: Weighting = "uniform"
-    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
+    """Whether models are weighted by the `samples` that they have seen, or equally (`uniform`)."""
 
 
 class FusionMean(AggregatorPart, frozen=True, tag="fusion"):
@@ -131,13 +131,13 @@ class FusionMean(AggregatorPart, frozen=True, tag="fusion"):
 
     device_half: ClassVar[str | None] = "fusion"
     smoothing: BelowOne = 0.9
-    """How slowly the numbers of the fusion follow; 0 sends their mean."""
+    """Smoothing of the fusion's numbers; 0 uses their mean."""
     weighting: Weighting = "uniform"
-    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
+    """Whether models are weighted by the `samples` that they have seen, or equally (`uniform`)."""
 
 
 class OwnAggregator(Own, frozen=True, tag="own"):
-    """An aggregator of one's own."""
+    """A custom aggregator."""
 
     sends: ClassVar[tuple[str, ...]] = ()
     device_half: ClassVar[str | None] = None

@@ -1,4 +1,4 @@
-"""Which tours run in a round, from which model, and when models merge. The algorithms are in `coordinator`."""
+"""Settings of schedules: which tours run in a round, from which model, and when models merge."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Order = Literal["arranged", "shuffled"]
 
 
 class SchedulePart(Part, frozen=True):
-    """What others must know of a schedule."""
+    """What the coordinator needs to know about a schedule."""
 
     in_turn: ClassVar[bool] = False
-    """Whether tours follow one another with one model, so that a device is never on two at once."""
+    """Whether tours run one after another with one model, so that a device is never on two at once."""
     at_edge: ClassVar[bool] = False
-    """Whether models merge at the edge servers before they come home."""
+    """Whether models merge at the edge servers before the coordinator merges them."""
     counts_sets: ClassVar[bool] = False
-    """Whether it asks the arranger for a number of sets."""
+    """Whether it sets the arranger's number of sets."""
 
     @property
     def fixed_rounds(self) -> int | None:
-        """How many rounds it has, if it says so itself."""
+        """The number of rounds, if the schedule determines it."""
         return None
 
     @property
     def arranges_once(self) -> bool:
-        """Whether devices are arranged before the first round and never again."""
+        """Whether devices are arranged only once, before the first round."""
         return getattr(self, "rearrange_every", 1) == 0
 
 
@@ -34,97 +34,97 @@ class EveryRound(SchedulePart, frozen=True, tag="every-round"):
     """All tours start from the global model and merge after the round."""
 
     rearrange_every: Natural = 1
-    """Arrange anew every so many rounds; 0: never."""
+    """Arrange the devices again every N rounds; 0: never."""
     fraction: Share = 1.0
-    """The share of the sets that trains in a round, at least one."""
+    """The share of the sets that trains in a round, at least one set."""
     order: Order = "arranged"
-    """The devices of a set as `arranged`, or `shuffled` each round."""
+    """The order of the devices in a set: as `arranged`, or `shuffled` each round."""
     passes: Count = 1
-    """How often a model tours its set in a round."""
+    """How many times a model tours its set in a round."""
 
 
 class Slots(SchedulePart, frozen=True, tag="slots"):
-    """Several models travel for some rounds before they merge.
+    """Several models tour for several rounds before they merge.
 
-    As many slots as sets train in a round; the i-th set's tour starts from slot i and leaves its model there
-    (FedSeqInter), or from slot (i - j) mod K in the cycle's round j = 0, 1, ... (rotate: FedCat).
+    There is a slot for each set that trains in a round. The tour of set i starts from slot i and stores its model there
+    (FedSeqInter), or uses slot (i - j) mod K in round j = 0, 1, ... of the cycle (rotate: FedCat).
     """
 
     merge_every: Natural = 0
-    """Rounds until models merge; 0: as many as there are sets."""
+    """Rounds until models merge; 0: the number of sets."""
     rotate: bool = False
-    """Whether each model goes on to another set in the next round (FedCat)."""
+    """Whether each model moves to another set in the next round (FedCat)."""
     rearrange_every: Natural = 0
-    """Arrange anew every so many rounds; 0: never."""
+    """Arrange the devices again every N rounds; 0: never."""
     fraction: Share = 1.0
-    """The share of the sets that trains in a round, at least one."""
+    """The share of the sets that trains in a round, at least one set."""
     order: Order = "arranged"
-    """The devices of a set as `arranged`, or `shuffled` each round."""
+    """The order of the devices in a set: as `arranged`, or `shuffled` each round."""
     passes: Count = 1
-    """How often a model tours its set in a round."""
+    """How many times a model tours its set in a round."""
 
 
 class SequentialToParallel(SchedulePart, frozen=True, tag="stp"):
-    """FedGSP: round r asks for f(r) groups, more and more; a share kappa of them trains, the rest waits.
+    """FedGSP: round r has f(r) groups, a growing number, of which a share kappa trains.
 
     linear: beta floor(alpha (r - 1) + 1); log: beta floor(alpha ln r + 1); exp: beta floor((1 + alpha)^(r - 1)).
     """
 
     counts_sets: ClassVar[bool] = True
     growth: Literal["linear", "log", "exp"] = "log"
-    """How the number of groups grows with the rounds."""
+    """The growth of the number of groups over the rounds."""
     alpha: NotNegative = 2.0
-    """How fast it grows; 0 for not at all."""
+    """The growth rate; 0 for no growth."""
     beta: Count = 10
-    """The number that it begins with, and grows by."""
+    """The initial number of groups, and the factor of its growth."""
     kappa: Share = 0.3
     """The share of the groups that trains in a round."""
     order: Order = "shuffled"
-    """The devices of a group as `arranged`, or `shuffled` each round."""
+    """The order of the devices in a group: as `arranged`, or `shuffled` each round."""
     passes: Count = 1
-    """How often a model tours its set in a round."""
+    """How many times a model tours its set in a round."""
 
 
 class Ring(SchedulePart, frozen=True, tag="ring"):
-    """One model goes through all sets, one after another, `trips` times; a trip is a round (FedELMY's few shots)."""
+    """One model tours all sets, one after another, `trips` times; each trip is a round (FedELMY's few-shot form)."""
 
     in_turn: ClassVar[bool] = True
     trips: Count = 1
-    """How often the model goes around; each trip is a round."""
+    """The number of trips around all sets; each trip is a round."""
     order: Order = "arranged"
-    """The devices of a set as `arranged`, or `shuffled` each round."""
+    """The order of the devices in a set: as `arranged`, or `shuffled` each round."""
     passes: Count = 1
-    """How often a model tours its set in a round."""
+    """How many times a model tours its set in a round."""
 
     @property
     def fixed_rounds(self) -> int:
-        """A round for each trip."""
+        """One round for each trip."""
         return self.trips
 
     @property
     def arranges_once(self) -> bool:
-        """Every trip goes the same way."""
+        """Every trip has the same order."""
         return True
 
 
 class PhasedRing(SchedulePart, frozen=True, tag="phased-ring"):
-    """MetaFed: every device alone, then one model through all sets `trips` times, then every device alone again.
+    """MetaFed: every device trains alone, then one model tours all sets `trips` times, then every device trains alone.
 
-    A trip is a round, and so are the first and the last phase. What devices make alone stays on them.
+    Each trip is a round, and so are the first and the last phase. The models that devices train alone stay on them.
     """
 
     in_turn: ClassVar[bool] = True
     trips: Count = 299
-    """How often the model goes around (the paper's R - 1)."""
+    """The number of trips around all sets (the paper's R - 1)."""
 
     @property
     def fixed_rounds(self) -> int:
-        """A round for each trip, one before and one after."""
+        """One round for each trip, one before and one after."""
         return self.trips + 2
 
     @property
     def arranges_once(self) -> bool:
-        """Every trip goes the same way."""
+        """Every trip has the same order."""
         return True
 
 
@@ -132,13 +132,13 @@ class OneShot(SchedulePart, frozen=True, tag="one-shot"):
     """One round of parallel tours, merged once."""
 
     order: Order = "arranged"
-    """The devices of a set as `arranged`, or `shuffled`."""
+    """The order of the devices in a set: as `arranged`, or `shuffled`."""
     passes: Count = 1
-    """How often a model tours its set in a round."""
+    """How many times a model tours its set in a round."""
 
     @property
     def fixed_rounds(self) -> int:
-        """The one."""
+        """One round."""
         return 1
 
     @property
@@ -152,13 +152,13 @@ class EdgeCloud(SchedulePart, frozen=True, tag="edge-cloud"):
 
     at_edge: ClassVar[bool] = True
     edge_merges: Count = 2
-    """So many times before the cloud merges (the paper's kappa_2, VISIT's j)."""
+    """The number of merges at the edge before the cloud merges (the paper's kappa_2, VISIT's j)."""
     rearrange_every: Natural = 1
-    """Arrange anew every so many rounds; 0: never."""
+    """Arrange the devices again every N rounds; 0: never."""
 
 
 class OwnSchedule(Own, frozen=True, tag="own"):
-    """A schedule of one's own."""
+    """A custom schedule."""
 
     in_turn: ClassVar[bool] = False
     at_edge: ClassVar[bool] = False
@@ -171,5 +171,5 @@ Schedule = EveryRound | Slots | SequentialToParallel | Ring | PhasedRing | OneSh
 
 
 def fixed_rounds(schedule: Schedule) -> int | None:
-    """How many rounds the schedule has, if it says so itself."""
+    """Return the number of rounds, if the schedule determines it."""
     return schedule.fixed_rounds

@@ -1,8 +1,8 @@
-"""Objectives with a second stream: what frozen models make of the same samples. Their graph is a part of the kit.
+"""Settings of objectives with a second stream, which compare the trained model with frozen ones on the same samples.
 
-The gradient goes to the model that is trained, and never to an anchor. The graph is compiled for a job
-(`coordinator.compiling.two_streams`) and its weights are inputs, so that a weight of 0 need not be compiled anew: a
-device then takes the plain graph, and the objective is the plain loss bit for bit.
+Only the trained model gets a gradient, never an anchor. The graph is part of the kit
+(`coordinator.compiling.two_streams`), and the objective's weights are inputs of it. If the weight is 0, a device runs
+the plain graph, so that the objective is the plain loss bit for bit.
 """
 
 from __future__ import annotations
@@ -11,55 +11,54 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import msgspec
 
-from sojourn.parts.objective_part import ObjectivePart
-from sojourn.parts.part import Natural, NotNegative, Positive  # noqa: TC001  # msgspec reads annotations
+from sojourn.parts.part import Natural, NotNegative, ObjectivePart, Positive  # msgspec reads annotations
 
 LayerName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 """`logits`, `penultimate`, or the name of a layer of the model."""
 Anchor = Literal["received", "round"]
 ROUND = "round"
-"""What an objective calls the model with which the round began."""
+"""The name of the model at the start of the round."""
 OWN = "own"
-"""What it calls the model that the device sent back last."""
+"""The name of the model that the device returned last."""
 
 
 class TwoStreamPart(ObjectivePart, frozen=True):
-    """What compilers and devices ask of an objective with a second stream."""
+    """What compilers and devices need to know about an objective with a second stream."""
 
     one_descent: ClassVar[bool] = False
     layer: LayerName = "penultimate"
-    """What is compared: `logits` (the model's answers), `penultimate` (what goes into its last linear layer), or what a
-    layer gives, by its name in the model. Example: `"encoder"`."""
+    """The compared values: `logits` (the model's outputs), `penultimate` (the input of its last linear layer), or the
+    output of a layer, by its name in the model. Example: `"encoder"`."""
     anchor: Anchor = "received"
-    """The frozen model: the one that the visit was handed (`received`), or the one with which the round began
-    (`round`), which differs from the second device of a tour on."""
+    """The frozen model: the one that the visit received (`received`), or the one at the start of the round (`round`),
+    which differs from the second device of a tour on."""
 
     @property
     def scalars(self) -> tuple[float, ...]:
-        """The numbers that the graph is given at every step; if the first is 0, the plain graph is taken."""
+        """The scalar inputs of the graph at every step; if the first is 0, devices run the plain graph."""
         return ()
 
     @property
     def anchors(self) -> tuple[str, ...]:
-        """The frozen models by name: `received`, `round` or `own`, the model that the device sent back last."""
+        """The frozen models by name: `received`, `round`, or `own`, the model that the device returned last."""
         return (self.anchor,)
 
     @property
-    def receives(self) -> tuple[str, ...]:  # type: ignore[override]  # of a class with settings
-        """The round's model travels along where it is the anchor."""
+    def receives(self) -> tuple[str, ...]:  # type: ignore[override]  # depends on the settings
+        """The round's model, if it is the anchor."""
         return (ROUND,) if self.anchor == ROUND else ()
 
     @property
     def compiled(self) -> Self:
-        """The settings that are written into the graph: not which models it is given, nor with which numbers."""
+        """The settings that are compiled into the graph, without its inputs (models and scalars)."""
         return msgspec.structs.replace(self, anchor="received")
 
 
 class FeatureMatch(TwoStreamPart, frozen=True, tag="feature-match"):
-    """loss + weight MSE(phi(w, x), phi(anchor, x)): a model whose features stay near an anchor's."""
+    """loss + weight MSE(phi(w, x), phi(anchor, x)): features stay near an anchor's."""
 
     weight: NotNegative = 1.0
-    """How strongly features are held near the anchor's; 0 is the plain loss."""
+    """The weight of the distance to the anchor's features; 0 is the plain loss."""
 
     @property
     def scalars(self) -> tuple[float, ...]:
@@ -73,18 +72,19 @@ class FeatureMatch(TwoStreamPart, frozen=True, tag="feature-match"):
 
 
 class Mmd(TwoStreamPart, frozen=True, tag="mmd"):
-    """FedMMD: loss + weight max(floor, MMD2(f(anchor, x), f(w, x))), the distance of two sets of rows."""
+    """FedMMD: loss + weight max(floor, MMD2(f(anchor, x), f(w, x))), a distance between two sets of rows."""
 
     layer: LayerName = "logits"
-    """What is compared: `logits` (the model's answers), `penultimate` (what goes into its last linear layer), or what a
-    layer gives, by its name in the model. Example: `"penultimate"`."""
+    """The compared values: `logits` (the model's outputs), `penultimate` (the input of its last linear layer), or the
+    output of a layer, by its name in the model. Example: `"penultimate"`."""
     weight: NotNegative = 0.1
-    """How strongly the rows are held near the anchor's (lambda); 0 is FedAvg."""
+    """The weight of the distance to the anchor's rows (lambda); 0 is FedAvg."""
     distance: Literal["mmd", "mmd-relative", "l2"] = "mmd"
-    """`mmd`: 19 Gaussian kernels of fixed widths. `mmd-relative`: 5 kernels whose widths go by the mean distance of the
-    batch's rows. `l2`: half the sum of squares from each row to the anchor's own, for which 0.001 is a usual weight."""
+    """The distance. `mmd`: 19 Gaussian kernels of fixed widths. `mmd-relative`: 5 kernels whose widths depend on the
+    mean distance of the batch's rows. `l2`: half the sum of squared differences from the anchor's rows, with a usual
+    weight of 0.001."""
     floor: NotNegative = 1e-4
-    """A distance below it has no gradient; not for `l2`."""
+    """Distances below this have no gradient; not used by `l2`."""
 
     @property
     def scalars(self) -> tuple[float, ...]:
@@ -98,21 +98,21 @@ class Mmd(TwoStreamPart, frozen=True, tag="mmd"):
 
 
 class Moon(TwoStreamPart, frozen=True, tag="moon"):
-    """MOON: loss + mu CE([cos(p, p_anchor), cos(p, p_own)] / tau, 0), with p_own of the device's own last model.
+    """MOON: loss + mu CE([cos(p, p_anchor), cos(p, p_own)] / tau, 0), with p_own from the device's previous model.
 
-    A device's first visit has no last model: then it is the plain loss.
+    On a device's first visit, without a previous model, it is the plain loss.
     """
 
     keeps: ClassVar[bool] = True
     keeps_model: ClassVar[bool] = True
     mu: NotNegative = 5.0
-    """How strongly representations are drawn to the anchor's and away from the device's last; 0 is FedAvg with the
-    projection."""
+    """The weight of the contrastive loss, which draws representations to the anchor's and away from the device's
+    previous ones; 0 is FedAvg with the projection."""
     tau: Positive = 0.5
-    """The temperature of the comparison: the smaller, the more the nearer of the two counts."""
+    """The temperature of the contrastive loss; a smaller one emphasises the nearer of the two."""
     projection: Natural = 256
-    """Numbers of the representation: two linear layers before the model's last one make them, and are part of the
-    model. 0 compares the model's own `layer`, and leaves it as it is."""
+    """The size of the representation, which two linear layers before the model's last one compute; they are part of the
+    model. 0 compares the model's `layer` without additional layers."""
 
     @property
     def scalars(self) -> tuple[float, ...]:
@@ -121,7 +121,7 @@ class Moon(TwoStreamPart, frozen=True, tag="moon"):
 
     @property
     def anchors(self) -> tuple[str, ...]:
-        """The global model, and the device's own."""
+        """The anchor, and the device's previous model."""
         return self.anchor, OWN
 
     @property
@@ -131,19 +131,19 @@ class Moon(TwoStreamPart, frozen=True, tag="moon"):
 
 
 class Fusion(TwoStreamPart, frozen=True, tag="fusion"):
-    """FedFusion: the loss of h(F(E(w, x), E(anchor, x))), where the fusion F is learnt and a part of the model."""
+    """FedFusion: the loss of h(F(E(w, x), E(anchor, x))), where the fusion F is trained and part of the model."""
 
     layer: LayerName = "trunk"
-    """Where trunk E and head h meet: `trunk` is the last map of an image model before it is flattened, and of others
-    what goes into the last linear layer; or what a layer gives, by its name in the model. Example: `"blocks"`."""
+    """Where trunk E ends and head h begins: `trunk` is the last feature map of an image model, and the input of the
+    last linear layer of other models; or the output of a layer, by its name in the model. Example: `"blocks"`."""
     operator: Literal["single", "multi", "conv"] = "multi"
-    """`single`: gamma g + (1 - gamma) l with one number. `multi`: with one for each channel. `conv`: a 1x1 convolution
-    of both, side by side, which starts as l alone."""
+    """The fusion. `single`: gamma g + (1 - gamma) l with one gamma. `multi`: one gamma for each channel. `conv`: a 1x1
+    convolution of the concatenated features, which starts as l."""
     evaluate: Literal["fused", "same"] = "fused"
-    """Which model a round is tested as: `fused`, with the trunk that its devices began with, as in the paper, or
-    `same`, with its own, which is what a release ships."""
+    """How a round's model is evaluated: `fused` with the trunk that its devices started from, as in the paper, or with
+    the `same` model's trunk, as a release ships it."""
 
     @property
     def compiled(self) -> Self:
-        """Without what is not about training."""
+        """Without settings that do not affect training."""
         return msgspec.structs.replace(super().compiled, evaluate="fused")

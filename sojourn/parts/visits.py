@@ -1,4 +1,4 @@
-"""Typed settings of a visit and of a tour, whatever the strategy."""
+"""Settings of visits and tours that all strategies share."""
 
 from __future__ import annotations
 
@@ -8,40 +8,47 @@ import msgspec
 
 from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Positive, Share
 
+DEFAULT_LEARNING_RATE = 0.05
+DEFAULT_VISIT_LEASE = 60.0
+"""The default lease of a visit, in seconds."""
+DEFAULT_SITE_LEASE = 180.0
+"""The default lease of a site, in seconds."""
+
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How one device trains: mini-batch steps from the model it was handed; the optimiser starts anew at each visit."""
+    """How a device trains: mini-batch steps from the received model, with a new optimiser state at each visit."""
 
     epochs: Count = 1
-    """How often a device goes through its data at a visit."""
+    """Epochs of a device at a visit."""
     batch: Count = 32
-    """Samples in a step."""
-    lr: Positive = 0.05
+    """Samples per step."""
+    lr: Positive = DEFAULT_LEARNING_RATE
     """The learning rate."""
     optimiser: Literal["sgd", "adam"] = "sgd"
-    """Plain steps, or Adam; it starts anew at each visit."""
+    """The optimiser, `sgd` or `adam`; its state is reset at each visit."""
     momentum: BelowOne = 0.0
-    """How much of the last step goes on in the next, for `sgd`; 0 for none."""
+    """The momentum of `sgd`; 0 for none."""
     weight_decay: NotNegative = 0.0
-    """How strongly weights are drawn to zero; 0 for not at all."""
+    """The weight decay; 0 for none."""
 
 
 class TourPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What happens when a visit or a whole site fails, as every tour carries it. Leases are seconds without a word."""
+    """What happens if a visit or a site fails; part of every tour. A lease is a maximum time without a message."""
 
-    lease: Positive = 60.0
-    """Seconds without a word of a device after which its visit is lost."""
+    lease: Positive = DEFAULT_VISIT_LEASE
+    """Seconds without a message from a device after which its visit is lost."""
     on_lost_visit: Literal["skip", "retry", "swap"] = "skip"
-    """Go on without the device (`skip`), ask it again (`retry`), or ask a spare one instead (`swap`)."""
+    """What to do about a lost visit: continue without the device (`skip`), repeat the visit (`retry`), or use a spare
+    device instead (`swap`)."""
     retries: Natural = 1
-    """How often a lost visit is tried again, with `retry`."""
+    """The maximum number of retries of a lost visit, with `retry`."""
     spares: Natural = 1
-    """How many spare devices a tour has, with `swap`."""
-    site_lease: Positive = 180.0
-    """Seconds without a word of a site after which its tours are lost."""
+    """The number of spare devices of a tour, with `swap`."""
+    site_lease: Positive = DEFAULT_SITE_LEASE
+    """Seconds without a message from a site after which its tours are lost."""
     on_lost_site: Literal["wait", "drop", "reassign"] = "reassign"
-    """Wait for it, go on without its tours (`drop`), or give them to another site that reaches the devices
-    (`reassign`)."""
+    """What to do about a lost site: wait for it (`wait`), continue without its tours (`drop`), or assign them to
+    another site that reaches the devices (`reassign`)."""
 
 
 Factor = Annotated[float, msgspec.Meta(gt=1, le=1e9)]
@@ -51,25 +58,24 @@ Samples = Annotated[int, msgspec.Meta(ge=1, le=(1 << 53) - 1)]
 
 
 class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a returned model must pass, as every tour carries it: an update norm in line, a loss that did not leap."""
+    """The checks of returned models that are part of every tour: the norm of the update, and the loss."""
 
     norm_factor: Factor | None = 10.0
-    """An update's norm, over the root of its steps, may be so many times the median of others."""
+    """The maximum norm of an update, divided by the root of its steps, relative to the median of others."""
     loss_factor: Factor | None = None
-    """The loss on the exemplars may grow by this factor at a visit."""
+    """The maximum factor by which a visit may increase the loss on the exemplars."""
 
 
 class TourBounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What bounds a tour besides its policy and its gate; an edge server from before 0.3.0 passes over it.
+    """The limits of a tour in addition to its policy and gate. None: no limit, or unknown.
 
-    deadline: seconds that one visit may take in all. against_factor: the loss on the exemplars may grow by this factor
-    at most where the update points against them, which is a cosine under least_cosine. clip: whether an update that is
-    only too long is shortened. most_samples, most_share: how much one device may weigh. usual_samples: how many a
-    device of the job has, by the median. usual_rise: the factor by which a visit made the loss on the exemplars grow in
-    the round before, by the median; both factors are on top of it. most_rise: what it may grow by at most, where the
-    devices are so alike that this is less. most_evidence: how much may speak for false labels where the loss rose by
-    more than against_factor. report: whether results that break a rule are kept and only reported; damaged
-    ones are refused all the same. None: no bound, or not known.
+    deadline: total seconds of a visit. against_factor: the maximum factor of the loss on the exemplars if the update
+    points against them, which means a cosine below least_cosine. clip: whether updates that are only too long are
+    shortened. most_samples, most_share: the maximum weight of a device. usual_samples: the median samples of the job's
+    devices. usual_rise: the median factor of the loss on the exemplars over a visit of the previous round; both other
+    factors are relative to it. most_rise: the maximum factor of the loss, if the devices are similar enough for it to
+    be lower. most_evidence: the maximum evidence of false labels if the loss rose by more than against_factor. report:
+    whether results that break a rule are kept and only reported; damaged results are always rejected.
     """
 
     deadline: Positive | None = None

@@ -1,1 +1,1 @@
-"""What travels: topics, messages and what they are made of, envelopes, signatures, the spec of a model."""
+"""The wire protocol: topics, messages and their parts, envelopes, signatures, the spec of a model."""

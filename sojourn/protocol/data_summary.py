@@ -1,4 +1,4 @@
-"""What a device understood of its data: as its owner reads it, and as much of it as the owner lets others know."""
+"""A summary of a device's data: complete for its owner, and reduced to what the owner shares with others."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from typing import Annotated
 
 import msgspec
 
-from sojourn.protocol.limits import Figure, Number, Samples
+from sojourn.protocol.limits import Metric, Number, Samples
 from sojourn.protocol.spec import Shape
 from sojourn.text import clean
 
 CLASSES = 64
-"""At most this many classes are named; all are counted."""
+"""Maximum number of classes listed by name; all are counted."""
 WARNINGS = 8
 TARGETS = 16
-"""At most this many quantities are told of; all are counted."""
+"""Maximum number of quantities described; all are counted."""
 SERIES, TEXT = "series", "text"
-"""What data is, where it is not samples."""
+"""Kinds of data that does not consist of samples."""
 RANGE, NAMES, COUNTS = "range", "classes", "class-counts"
 """The words with which an owner shares more than samples, shape and warnings."""
 CONSENTS = (COUNTS, "projections")
-"""The words without which some strategies leave a device out: an estimator's name, or what an objective asks for."""
+"""The words without which some strategies skip a device: an estimator's name, or what an objective requires."""
 _SHOWN = 16
-"""Names in a line."""
-_TOLD_NAMES, _TOLD_WARNINGS = 400, 4
-"""Characters of all names together, and warnings, that an honest agent tells: an edge server sends the offers of all
-its devices in one piece."""
+"""Maximum names in a line."""
+_SHARED_NAMES_LENGTH, _SHARED_WARNINGS = 400, 4
+"""Maximum characters of all names together, and maximum number of warnings, in a shared summary, since an edge server
+sends the offers of all its devices in one blob."""
 
 ClassName = Annotated[str, msgspec.Meta(max_length=80)]
 Sentence = Annotated[str, msgspec.Meta(max_length=300)]
 
 
 class Quantity(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A number that may be predicted: its name, and the least and the largest one here."""
+    """A quantity that may be predicted: its name, and its smallest and largest value here."""
 
     name: ClassName = ""
-    low: Figure | None = None
-    high: Figure | None = None
+    low: Metric | None = None
+    high: Metric | None = None
 
     def text(self) -> str:
-        """What is known of it, in a few words."""
+        """Return the quantity as text."""
         known = f"{self.low:g} to {self.high:g}" if self.low is not None and self.high is not None else ""
         return f"{clean(self.name)} {known}".strip()
 
 
 class SeriesSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Data that is no samples: `series` or `text`; how many, steps of the longest stretch without a gap, and gaps."""
+    """Data other than samples (`series` or `text`): how many, steps of the longest stretch without a gap, and gaps."""
 
     kind: ClassName = SERIES
     count: Number = 0
@@ -54,24 +54,22 @@ class SeriesSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a device understood of its data; what is not known, or not shared, has its default.
+    """A device's summary of its data; a value that is unknown or not shared has its default.
 
-    shape, dtype: of one sample; no shape where samples differ in it, as images may.
-    low, high: the least and the largest value in the samples.
-    classes, counts: some of the classes and how many samples each has; class_count says how many classes there are.
-    labels: where the labels come from, and why they were taken from there.
-    fault: why the data cannot be read; warnings: what looks odd about it, each with what to do.
-    targets: some of the quantities that samples are compared with; target_count says how many there are.
-    series: where the data is no samples but rows of series or bytes of texts, which are then counted as samples.
-
-    It stays below 16 fields: with more msgspec begins the map in another way, and old bytes would be others.
+    shape, dtype: of one sample; no shape if samples differ in it, as images may.
+    low, high: the smallest and the largest value in the samples.
+    classes, counts: some of the classes and the number of samples of each; class_count is the number of classes.
+    labels: where the labels come from, and why this source was chosen.
+    fault: why the data cannot be read; warnings: unusual properties of the data, each with a remedy.
+    targets: some of the target quantities of samples; target_count is their number.
+    series: set if the data consists of rows of series or bytes of texts, which then count as samples.
     """
 
     samples: Samples = 0
     shape: Shape = ()
     dtype: ClassName = ""
-    low: Figure | None = None
-    high: Figure | None = None
+    low: Metric | None = None
+    high: Metric | None = None
     classes: Annotated[tuple[ClassName, ...], msgspec.Meta(max_length=CLASSES)] = ()
     counts: Annotated[tuple[Number, ...], msgspec.Meta(max_length=CLASSES)] = ()
     class_count: Number = 0
@@ -83,7 +81,7 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     series: SeriesSummary | None = None
 
     def lines(self) -> list[str]:
-        """All of it for people, a line for each thing; text of a peer is made safe for a terminal."""
+        """Return the summary as lines of text; a peer's text is made safe for a terminal."""
         if self.fault:
             return [f"no data: {clean(self.fault)}"]
         found = [self._series_line(self.series) if self.series else self._samples_line()]
@@ -94,19 +92,19 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
         return [*found, *(f"warning: {clean(text)}" for text in self.warnings)]
 
     def shared(self, shares: tuple[str, ...]) -> DataSummary:
-        """What others may know: samples, shape, labels' place and warnings; values and classes only as shared."""
-        told: DataSummary = msgspec.structs.replace(self, warnings=self.warnings[:_TOLD_WARNINGS])
+        """Return what others may know: samples, shape, source of labels, warnings, and values and classes if shared."""
+        reported: DataSummary = msgspec.structs.replace(self, warnings=self.warnings[:_SHARED_WARNINGS])
         if RANGE not in shares:
-            bare = tuple(Quantity(each.name) for each in told.targets)
-            told = msgspec.structs.replace(told, low=None, high=None, targets=bare)
+            bare = tuple(Quantity(each.name) for each in reported.targets)
+            reported = msgspec.structs.replace(reported, low=None, high=None, targets=bare)
         if COUNTS not in shares:
-            told = msgspec.structs.replace(told, counts=())
+            reported = msgspec.structs.replace(reported, counts=())
         if not {NAMES, COUNTS}.intersection(shares):
-            nameless = tuple(Quantity("", each.low, each.high) for each in told.targets) if RANGE in shares else ()
-            return msgspec.structs.replace(told, classes=(), class_count=0, targets=nameless)
-        fit, some = _fitting(told.classes), _fitting(tuple(each.name for each in told.targets))
+            nameless = tuple(Quantity("", each.low, each.high) for each in reported.targets) if RANGE in shares else ()
+            return msgspec.structs.replace(reported, classes=(), class_count=0, targets=nameless)
+        fit, some = _fitting(reported.classes), _fitting(tuple(each.name for each in reported.targets))
         return msgspec.structs.replace(
-            told, classes=told.classes[:fit], counts=told.counts[:fit], targets=told.targets[:some]
+            reported, classes=reported.classes[:fit], counts=reported.counts[:fit], targets=reported.targets[:some]
         )
 
     def _samples_line(self) -> str:
@@ -150,10 +148,23 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 def _fitting(names: tuple[str, ...]) -> int:
-    """How many of the names are told."""
-    room = _TOLD_NAMES
+    """Return how many of the names are shared."""
+    room = _SHARED_NAMES_LENGTH
     for at, name in enumerate(names):
         room -= len(name)
         if room < 0:
             return at
     return len(names)
+
+
+class DataSurvey(msgspec.Struct, frozen=True, tag="surveyed"):
+    """A summary with all class names and detailed warnings; the latter two stay on the device."""
+
+    summary: DataSummary
+    warnings: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    @property
+    def facts(self) -> list[str]:
+        """Return the detected properties of the data, a line each."""
+        return msgspec.structs.replace(self.summary, warnings=()).lines()

@@ -1,17 +1,18 @@
-"""Every message that travels: frozen, typed, bounded. `docs/protocol.md` describes the same in prose."""
+"""The messages between nodes: frozen, typed, with limits. `docs/protocol.md` describes them in prose.
+
+The messages of operators are in `operator_messages`, `operators`, `mandates` and `release_messages`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
+from sojourn import WIRE
 from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
-from sojourn.protocol.audit import Audit, InspectAudit
-from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, ForgetDevice, InspectFleet
-from sojourn.protocol.job_messages import Continue, JobFileText, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.limits import (
-    Accuracy,
     Bytes,
     Data,
     Digest,
@@ -19,7 +20,6 @@ from sojourn.protocol.limits import (
     Identity,
     Label,
     Leaf,
-    LongText,
     Metrics,
     Name,
     Norm,
@@ -29,33 +29,16 @@ from sojourn.protocol.limits import (
     Signature,
     Steps,
     Text,
-    check_figures,
 )
-from sojourn.protocol.mandate import SignedMandate
-from sojourn.protocol.mandate_messages import KitTold, ReadKit, Recall, SignJob, WithdrawJob
-from sojourn.protocol.operators import SignedRequest
-from sojourn.protocol.release_messages import (
-    CardTold,
-    DeviceReport,
-    InspectReleases,
-    MakeRelease,
-    ReadCard,
-    Release,
-    ReleaseMade,
-    ReleaseReport,
-    Releases,
-    Rollout,
-    Ship,
-    Steer,
-)
+from sojourn.protocol.mandates import SignedMandate
+from sojourn.protocol.registry import FROM_DEVICE, FROM_SITE, OPERATORS, STATE_TOPIC, TO_DEVICE, TO_SITE, Message
 from sojourn.protocol.signed_hop import HopSignature, PublicKey
 from sojourn.protocol.wire import (
-    JobView,
+    HopEnds,
     Offer,
     Ref,
     Task,
     TourId,
-    TourTold,
     TrainingSize,
     Vectors,
     VisitId,
@@ -66,73 +49,89 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_KEYS = 512
-"""Of the devices of one tour: they ride along in the order, which has to fit into a packet."""
+"""Maximum number of keys of a tour's devices, since they must fit into its packet."""
+BLOBS = TO_DEVICE | FROM_DEVICE | TO_SITE | FROM_SITE | OPERATORS
+"""The roles between which blobs are fetched."""
+_MessageT = TypeVar("_MessageT", bound=Message)
 
 
-class Birth(msgspec.Struct, frozen=True, tag="birth", tag_field="kind"):
-    """Retained presence: this node is here."""
+class Birth(Message, frozen=True, tag="birth"):
+    """Retained presence: this node is online."""
 
+    routes = STATE_TOPIC
     offer: Offer | None = None
-    wire: Annotated[int, msgspec.Meta(ge=1, le=255)] | msgspec.UnsetType = msgspec.UNSET
-    """The newest version of the wire that it speaks; nodes that know only the first do not say."""
+    wire: Annotated[int, msgspec.Meta(ge=1, le=255)] = WIRE
+    """The version of its wire protocol."""
 
 
-class Death(msgspec.Struct, frozen=True, tag="death", tag_field="kind"):
-    """The will: the boot named in the envelope is gone."""
+class Death(Message, frozen=True, tag="death"):
+    """The MQTT will: the boot named in the envelope is offline."""
+
+    routes = STATE_TOPIC
 
 
-class Fetch(msgspec.Struct, frozen=True, tag="fetch", tag_field="kind"):
-    """Send me these leaves of a blob you gave me the reference of, as chunks."""
+Presence = Birth | Death
 
+
+class Fetch(Message, frozen=True, tag="fetch"):
+    """Request leaves of a blob that the receiver has offered, as chunks."""
+
+    routes = BLOBS
     digest: Digest
     first: Leaf
     count: Annotated[int, msgspec.Meta(ge=1, le=1024)]
 
 
-class FetchHashes(msgspec.Struct, frozen=True, tag="fetch-hashes", tag_field="kind"):
-    """Send me the hashes of the leaves from this one on, as many as fit."""
+class FetchHashes(Message, frozen=True, tag="fetch-hashes"):
+    """Request the hashes of the leaves from this one on, as many as fit."""
 
+    routes = BLOBS
     digest: Digest
     first: Leaf
 
 
-class Hashes(msgspec.Struct, frozen=True, tag="hashes", tag_field="kind"):
+class Hashes(Message, frozen=True, tag="hashes"):
     """Hashes of consecutive leaves, 32 bytes each."""
 
+    routes = BLOBS
     digest: Digest
     first: Leaf
     hashes: Data
 
 
-class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="kind"):
+class Chunk(Message, frozen=True, tag="chunk"):
     """Whole consecutive leaves of a blob."""
 
+    routes = BLOBS
     digest: Digest
     first: Leaf
     data: Data
 
 
-class Gone(msgspec.Struct, frozen=True, tag="gone", tag_field="kind"):
-    """I do not have that blob, or it was not given to you."""
+class Gone(Message, frozen=True, tag="gone"):
+    """The blob is not available, or was not offered to the receiver."""
 
+    routes = BLOBS
     digest: Digest
 
 
-class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
-    """A visit is near: fetch the kit and warm the worker."""
+class Prepare(Message, frozen=True, omit_defaults=True, tag="prepare"):
+    """A visit will follow: fetch the kit and start the worker."""
 
+    routes = TO_DEVICE
     job: Name
     kit: Ref
     task: Task
-    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
-    """What an operator signed for the job, where one did."""
-    size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
-    """What training takes of the device's memory; unset where the sender does not know."""
+    mandate: SignedMandate | None = None
+    """The mandate that an operator signed for the job, if any."""
+    size: TrainingSize | None = None
+    """The memory that training needs on the device; None if the sender does not know."""
 
 
-class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
+class Visit(Message, frozen=True, omit_defaults=True, tag="visit"):
     """Train this model, once."""
 
+    routes = TO_DEVICE
     id: VisitId = msgspec.field(name="visit")
     kit: Ref
     vectors: Vectors
@@ -140,96 +139,106 @@ class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
     seed: Identity
     lease: Seconds
     earlier: Hop = 0
-    """How many visits the model has had on this tour: a first device may have to warm it up."""
-    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
-    """What an operator signed for the job, where one did."""
-    size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
-    """What training takes of the device's memory; unset where the sender does not know."""
+    """The number of earlier visits of the model on this tour: a first device may have to warm it up."""
+    mandate: SignedMandate | None = None
+    """The mandate that an operator signed for the job, if any."""
+    size: TrainingSize | None = None
+    """The memory that training needs on the device; None if the sender does not know."""
 
 
-class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="kind"):
-    """This attempt is no longer wanted."""
+class Cancel(Message, frozen=True, tag="cancel"):
+    """This attempt is no longer needed."""
 
+    routes = TO_DEVICE
     visit: VisitId
 
 
-class Accepted(msgspec.Struct, frozen=True, tag="accepted", tag_field="kind"):
-    """The result is stored and counts: commit what you remember of it, delete the result."""
+class Accepted(Message, frozen=True, tag="accepted"):
+    """The result is stored and counts: commit the state for the job, and delete the result."""
 
+    routes = TO_DEVICE
     visit: VisitId
 
 
-class Discarded(msgspec.Struct, frozen=True, tag="discarded", tag_field="kind"):
-    """The result does not count: forget it."""
+class Discarded(Message, frozen=True, tag="discarded"):
+    """The result does not count: delete it."""
 
+    routes = TO_DEVICE
     visit: VisitId
     reason: Text
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
+class Progress(Message, frozen=True, tag="progress"):
     """A sign of life from a visit."""
 
+    routes = FROM_DEVICE
     visit: VisitId
     stage: Literal["fetching", "training"]
     step: Steps
     steps: Steps
 
 
-class Declined(msgspec.Struct, frozen=True, tag="declined", tag_field="kind"):
-    """The device will not do this visit."""
+class Declined(Message, frozen=True, tag="declined"):
+    """The device refuses this visit."""
 
+    routes = FROM_DEVICE
     visit: VisitId
     reason: VisitReason
     detail: Text
 
 
-class Visited(msgspec.Struct, frozen=True, tag="visited", tag_field="kind"):
+class Visited(Message, frozen=True, omit_defaults=True, tag="visited"):
     """The result of a visit."""
 
+    routes = FROM_DEVICE
     visit: VisitId
     vectors: Vectors
     samples: Samples
     metrics: Metrics
     signature: Signature | None = None
-    note: Text | msgspec.UnsetType = msgspec.UNSET
-    """What the operator should know of the device's data, if something is odd about it."""
-    signed: HopSignature | msgspec.UnsetType = msgspec.UNSET
-    """The device's signature, where it has a key of its own (`sojourn.protocol.statements`); unset before 0.8.0."""
+    note: Text = ""
+    """A note for the operator about unusual data of the device."""
+    signed: HopSignature | None = None
+    """The device's signature, if it has its own key (`sojourn.protocol.signing`)."""
 
 
-class RosterAsk(msgspec.Struct, frozen=True, tag="roster-ask", tag_field="kind"):
-    """Tell me your roster, also if you told it before."""
+class RosterAsk(Message, frozen=True, tag="roster-ask"):
+    """Send the roster, even if it was sent before."""
+
+    routes = TO_SITE
 
 
-class Roster(msgspec.Struct, frozen=True, tag="roster", tag_field="kind"):
-    """Which devices a site has now: a blob with a msgpack list of members."""
+class Roster(Message, frozen=True, omit_defaults=True, tag="roster"):
+    """The devices that a site has now: a blob with a msgpack list of members."""
 
+    routes = FROM_SITE
     revision: Number
     members: Ref
-    abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
-    """Of which models it can lead tours (`sojourn.protocol.abilities`); older edge servers do not say, and know none
-    but those without state."""
+    abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] = ()
+    """The models whose tours it can lead, in addition to plain ones (`sojourn.protocol.task`)."""
 
 
-class RosterSeen(msgspec.Struct, frozen=True, tag="roster-seen", tag_field="kind"):
+class RosterSeen(Message, frozen=True, tag="roster-seen"):
     """The roster of this revision has arrived."""
 
+    routes = TO_SITE
     revision: Number
 
 
-class TourSigning(msgspec.Struct, frozen=True):
-    """Who signed the job, and who signs its visits: what an edge server passes on, and what it looks at."""
+class TourSigning(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The job's mandate, which an edge server forwards, and the keys of visits' signatures, which it checks."""
 
-    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
-    """What an operator signed for the job, where one did: passed on with every visit."""
-    keys: Annotated[dict[Name, PublicKey], msgspec.Meta(max_length=MOST_KEYS)] | msgspec.UnsetType = msgspec.UNSET
-    """With which keys its devices sign, where they have some of their own; unset on tours of more devices: then only
-    the coordinator looks."""
+    mandate: SignedMandate | None = None
+    """The mandate that an operator signed for the job, if any: forwarded with every visit."""
+    keys: Annotated[dict[Name, PublicKey], msgspec.Meta(max_length=MOST_KEYS)] = {}
+    """The keys with which its devices sign, if they have their own; empty on tours of more devices: then only the
+    coordinator checks signatures."""
 
 
-class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
+class Tour(Message, frozen=True, omit_defaults=True, tag="tour"):
     """Lead the model along these devices, one after another."""
 
+    routes = TO_SITE
     id: TourId = msgspec.field(name="tour")
     kit: Ref
     vectors: Vectors
@@ -241,50 +250,54 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     gate: Gate
     norms: Annotated[tuple[Norm, ...], msgspec.Meta(max_length=256)]
     merges: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
-    """0: one visit after another. Else: all devices at once, merged here, so many times over."""
+    """0: one visit after another. Otherwise all devices train in parallel, and their models are merged this many
+    times."""
     weighting: Weighting = "samples"
     """How a merge weighs its models."""
-    bounds: TourBounds | msgspec.UnsetType = msgspec.UNSET
-    """What bounds the tour besides; unset in what an earlier version sent or wrote."""
-    signing: TourSigning | msgspec.UnsetType = msgspec.UNSET
-    """Who signed and who signs, where somebody does; unset before 0.8.0. In one field: a map with one entry more would
-    begin with other bytes for all tours."""
-    size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
-    """What training takes of a device's memory."""
+    bounds: TourBounds = TourBounds()
+    """Further limits of the tour."""
+    signing: TourSigning | None = None
+    """The signatures of the job and its visits, if any."""
+    size: TrainingSize | None = None
+    """The memory that training needs on a device."""
 
     @property
-    def mandate(self) -> SignedMandate | msgspec.UnsetType:
-        """What an operator signed for the job, if one did."""
-        return self.signing.mandate if self.signing else msgspec.UNSET
+    def mandate(self) -> SignedMandate | None:
+        """The mandate that an operator signed for the job, if any."""
+        return self.signing.mandate if self.signing else None
 
     @property
-    def keys(self) -> dict[str, bytes] | msgspec.UnsetType:
-        """With which keys its devices sign, as far as that is told."""
-        return self.signing.keys if self.signing else msgspec.UNSET
+    def keys(self) -> dict[str, bytes]:
+        """The keys with which its devices sign, if the coordinator sent them."""
+        return self.signing.keys if self.signing else {}
 
 
-class TourCancel(msgspec.Struct, frozen=True, tag="tour-cancel", tag_field="kind"):
-    """This attempt of a tour is no longer wanted."""
+class TourCancel(Message, frozen=True, tag="tour-cancel"):
+    """This attempt of a tour is no longer needed."""
 
+    routes = TO_SITE
     tour: TourId
 
 
-class TourAccepted(msgspec.Struct, frozen=True, tag="tour-accepted", tag_field="kind"):
+class TourAccepted(Message, frozen=True, tag="tour-accepted"):
     """The tour's result is stored and counts."""
 
+    routes = TO_SITE
     tour: TourId
 
 
-class TourDiscarded(msgspec.Struct, frozen=True, tag="tour-discarded", tag_field="kind"):
+class TourDiscarded(Message, frozen=True, tag="tour-discarded"):
     """The tour's result does not count."""
 
+    routes = TO_SITE
     tour: TourId
     reason: Text
 
 
-class TourProgress(msgspec.Struct, frozen=True, tag="tour-progress", tag_field="kind"):
-    """A sign of life from a tour, and where the model is."""
+class TourProgress(Message, frozen=True, omit_defaults=True, tag="tour-progress"):
+    """A sign of life from a tour, with the position of the model."""
 
+    routes = FROM_SITE
     tour: TourId
     hop: Hop
     hops: Hop
@@ -293,13 +306,14 @@ class TourProgress(msgspec.Struct, frozen=True, tag="tour-progress", tag_field="
     steps: Steps
     lost: Number
     traffic: Bytes
-    told: TourTold | msgspec.UnsetType = msgspec.UNSET
-    """What became of its hops; unset where one after another went as planned, and before 0.9.0."""
+    reported: HopEnds | None = None
+    """The outcomes of its hops; None if one after another went as planned."""
 
 
-class Toured(msgspec.Struct, frozen=True, tag="toured", tag_field="kind"):
+class Toured(Message, frozen=True, tag="toured"):
     """The end of a tour: its last checkpoint and a report of every visit, as a blob with a msgpack list."""
 
+    routes = FROM_SITE
     tour: TourId
     vectors: Vectors
     samples: Samples
@@ -307,125 +321,17 @@ class Toured(msgspec.Struct, frozen=True, tag="toured", tag_field="kind"):
     traffic: Bytes
 
 
-class Submit(msgspec.Struct, frozen=True, tag="submit", tag_field="kind"):
-    """Queue this job; `job` is the text of a job file. Repeating a ticket changes nothing."""
-
-    ticket: Name
-    job: JobFileText
-
-
-class Inspect(msgspec.Struct, frozen=True, tag="inspect", tag_field="kind"):
-    """Tell about one job, with its history from a round on, or about all when none is named."""
-
-    ticket: Name
-    job: Name | None = None
-    since: Number = 0
-
-
-class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
-    """End a job; what was learnt so far is kept."""
-
-    ticket: Name
-    job: Name
-
-
-class Export(msgspec.Struct, frozen=True, tag="export", tag_field="kind"):
-    """Make an ONNX file of a job's model."""
-
-    ticket: Name
-    job: Name
-    round: Number | msgspec.UnsetType = msgspec.UNSET
-    """Of which round; unset: of the newest."""
-
-
-class Jobs(msgspec.Struct, frozen=True, tag="jobs", tag_field="kind"):
-    """The answer to `inspect`, `submit`, `stop` and `continue`: the jobs asked about."""
-
-    ticket: Name
-    jobs: Annotated[tuple[JobView, ...], msgspec.Meta(max_length=1000)]
-    version: Label | msgspec.UnsetType = msgspec.UNSET
-    """The coordinator's version; unset before 0.4.0."""
-
-
-class Exported(msgspec.Struct, frozen=True, tag="exported", tag_field="kind"):
-    """The answer to `export`: the ONNX file as a blob."""
-
-    ticket: Name
-    model: Ref
-    accuracy: Accuracy
-    round: Number | msgspec.UnsetType = msgspec.UNSET
-    """Of which round it is the model."""
-
-    def __post_init__(self) -> None:
-        check_figures(self)
-
-
-class Refused(msgspec.Struct, frozen=True, tag="refused", tag_field="kind"):
-    """What an operator asked for cannot be done."""
-
-    ticket: Name
-    reason: LongText
-
-
-Presence = Birth | Death
-Message = (
-    Fetch | FetchHashes | Hashes | Chunk | Gone
-    | Prepare | Visit | Cancel | Accepted | Discarded | Progress | Declined | Visited
-    | RosterAsk | Roster | RosterSeen
-    | Tour | TourCancel | TourAccepted | TourDiscarded | TourProgress | Toured
-    | Submit | Inspect | Stop | Export | Jobs | Exported | Refused
-    | Continue | Remove | Removed | ReadJob | JobText
-    | InspectFleet | Fleet | AwaitChange | Changed | ForgetDevice
-    | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases | ReadCard | CardTold
-    | Ship | Release | ReleaseReport | DeviceReport
-    | ReadKit | KitTold | SignJob | WithdrawJob | Recall
-    | SignedRequest | InspectAudit | Audit
-)  # fmt: skip
-
-BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
-    **dict.fromkeys(
-        (Fetch, FetchHashes, Hashes, Chunk, Gone),
-        frozenset({("device", "edge"), ("edge", "device"), ("edge", "cloud"), ("cloud", "edge"), ("cloud", "cloud")}),
-    ),
-    **dict.fromkeys((Prepare, Visit, Cancel, Accepted, Discarded, Release), frozenset({("edge", "device")})),
-    **dict.fromkeys((Progress, Declined, Visited, ReleaseReport), frozenset({("device", "edge")})),
-    **dict.fromkeys(
-        (RosterAsk, RosterSeen, Tour, TourCancel, TourAccepted, TourDiscarded, Ship), frozenset({("cloud", "edge")})
-    ),
-    **dict.fromkeys((Roster, TourProgress, Toured, DeviceReport), frozenset({("edge", "cloud")})),
-    **dict.fromkeys((Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})),
-    **dict.fromkeys((Continue, Remove, Removed, ReadJob, JobText), frozenset({("cloud", "cloud")})),
-    **dict.fromkeys((InspectFleet, Fleet, AwaitChange, Changed, ForgetDevice), frozenset({("cloud", "cloud")})),
-    **dict.fromkeys(
-        (ReadKit, KitTold, SignJob, WithdrawJob, SignedRequest, InspectAudit, Audit), frozenset({("cloud", "cloud")})
-    ),
-    Recall: frozenset({("cloud", "edge"), ("edge", "device")}),
-    **dict.fromkeys(
-        (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases, ReadCard, CardTold),
-        frozenset({("cloud", "cloud")}),
-    ),
-}
-"""From which role to which role each kind may go."""
-
-
-_REFS: dict[type, tuple[str, ...]] = {
-    Prepare: ("kit",),
-    Visit: ("kit", "vectors"),
-    Tour: ("kit", "vectors"),
-    Visited: ("vectors",),
-    Toured: ("vectors", "reports"),
-    Roster: ("members",),
-    Exported: ("model",),
-    KitTold: ("kit",),
-    CardTold: ("card",),
-    **dict.fromkeys((ReleaseMade, Rollout, Ship, Release), ("graph", "card")),
-}
+@cache
+def _ref_fields(form: type[Message]) -> tuple[str, ...]:
+    """Return the fields of a message that are references, or references by name."""
+    fields = msgspec.structs.fields(form)
+    return tuple(it.name for it in fields if it.type == Vectors or Ref in (it.type, *get_args(it.type)))
 
 
 def refs(message: Message) -> list[Ref]:
-    """The references that a message carries."""
+    """Return the references in a message."""
     found: list[Ref] = []
-    for field in _REFS.get(type(message), ()):
+    for field in _ref_fields(type(message)):
         value = getattr(message, field)
         if type(value) is dict:
             found += value.values()
@@ -434,10 +340,10 @@ def refs(message: Message) -> list[Ref]:
     return found
 
 
-def map_refs(message: Message, change: Callable[[Ref], Ref]) -> Message:
-    """The same message with every reference changed."""
+def map_refs(message: _MessageT, change: Callable[[Ref], Ref]) -> _MessageT:
+    """Return the message with every reference changed."""
     changes: dict[str, Any] = {}
-    for field in _REFS.get(type(message), ()):
+    for field in _ref_fields(type(message)):
         value = getattr(message, field)
         if value is not None:
             changes[field] = {k: change(v) for k, v in value.items()} if type(value) is dict else change(value)

@@ -1,8 +1,4 @@
-"""A release: a prediction graph with its card, and the signed order that makes devices serve it.
-
-Only the holder of the private key gives orders. A device obeys an order whose serial number is higher than any that
-it obeyed before, so an old one cannot be played again; going back to an older version is an order of its own.
-"""
+"""A release: a prediction graph with its card, the signed order that devices follow, and the rules on its health."""
 
 from __future__ import annotations
 
@@ -11,18 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from sojourn.protocol.decoders import decoded
-from sojourn.protocol.figure_names import called, figure_text, worsening
 from sojourn.protocol.limits import (
     Accuracy,
     Change,
     Digest,
     Duration,
-    Figure,
     Identity,
     Label,
     LongText,
     Measure,
+    Metric,
     MetricName,
     Microseconds,
     Moment,
@@ -31,73 +25,92 @@ from sojourn.protocol.limits import (
     Portion,
     Size,
     Text,
-    check_figures,
+    check_metrics,
+    decoded,
 )
+from sojourn.protocol.metric_names import called, metric_text, worsening
 from sojourn.protocol.spec import InputSpec, TableSpec
 from sojourn.protocol.task import TaskSpec, classes_as_strata
-from sojourn.protocol.wire import Figures
+from sojourn.protocol.wire import ModelMetrics
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from sojourn.protocol.signing import Signer
 
+
+def total_variation(first: Counter[int], second: Counter[int]) -> float:
+    """Return the total variation distance of two class distributions, 0 to 1; 0 if one of them is empty."""
+    ours, theirs = first.total(), second.total()
+    if not ours or not theirs:
+        return 0.0
+    apart = sum(abs(first[each] / ours - second[each] / theirs) for each in first.keys() | second.keys()) / 2
+    return min(apart, 1.0)  # sums of shares may be slightly above it
+
+
+# A release is a prediction graph with its card, and the signed order that makes devices serve it.
+#
+# Only the holder of the private key can sign orders. A device follows an order only if its serial is higher than any
+# before, so an old one cannot be replayed; going back to an older version needs a new order.
+
 CLASSES = 1000
-"""Predicted classes are counted one by one up to this many."""
+"""Maximum number of predicted classes that are counted individually."""
 SIGNATURE_BYTES = 64
 ENOUGH = 50
-"""At least this many predictions say something about how often each class comes."""
+"""Minimum number of predictions for a reliable class distribution."""
 QUORUM = 2
-"""How many devices must complain before a fleet turns back, unless the rules say otherwise."""
+"""Default number of devices that must complain before a fleet rolls back."""
 WORSE = 0.1
-"""By which share of what it was the main figure of a task may become worse, unless the rules say otherwise."""
+"""Default maximum relative worsening of a task's main metric."""
 FELT = 100.0
-"""Microseconds: a release that takes no longer than this more is not slower, whatever the factor. Of so short a time
-the scheduler decides more than the graph, and nobody notices it."""
+"""Microseconds that a release may take longer without counting as slower, whatever the factor: the scheduler affects
+such short times more than the graph."""
 
 Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Quantile = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 ReleaseState = Literal["fetching", "checking", "serving", "refused", "failed", "fell-back", "withdrawn"]
-"""Where a device is with an order: the last five are where it ends, and only `serving` and `withdrawn` are good."""
+"""A device's state for an order: the last five are final, and only `serving` and `withdrawn` are good."""
 ENDS: frozenset[ReleaseState] = frozenset({"serving", "refused", "failed", "fell-back", "withdrawn"})
 BAD: frozenset[ReleaseState] = frozenset({"refused", "failed", "fell-back"})
 
 
 class ProbeScores(msgspec.Struct, frozen=True):
-    """The scores of a probe's rows, float32, little-endian, and how far from them a device may be."""
+    """The scores of a probe's rows, float32, little-endian, and the tolerance for devices."""
 
     values: bytes
     atol: Duration
 
 
 class ProbeCheck(msgspec.Struct, frozen=True):
-    """Inputs with the answers that torch, or else the machine that made the release, gave for them.
+    """Inputs with the outputs that torch, or otherwise the machine that made the release, computed for them.
 
-    x: rows of the card's input, in its dtype, little-endian; logits: float32, as many rows, of a task of another kind
-    what it answers; `atol` is how far from them a device may be.
+    x: rows of the card's input, in its dtype, little-endian; logits: float32, as many rows, for other tasks the model's
+    outputs; `atol` is the tolerance for devices.
     """
 
     rows: Number
     x: bytes
     logits: bytes
     atol: Duration
-    scores: ProbeScores | msgspec.UnsetType = msgspec.UNSET
-    """Of a reconstruction."""
+    scores: ProbeScores | None = None
+    """Only for a reconstruction."""
 
 
 class AnomalyRule(msgspec.Struct, frozen=True):
-    """From which score on a sample counts as an anomaly.
+    """The score from which a sample counts as an anomaly.
 
-    A device takes the score that this share (`quantile`) of its own samples does not exceed. Where it has none, it
-    takes `threshold`: the same of the `samples` that the release was made with.
+    A device uses the score that this share (`quantile`) of its samples does not exceed. Without samples, it uses
+    `threshold`: the same for the `samples` with which the release was made.
     """
 
     quantile: Quantile
-    threshold: Figure
+    threshold: Metric
     samples: Number
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person, and a device, should know of a release: its model card."""
+    """The model card of a release, for people and devices."""
 
     line: Name
     version: Version
@@ -107,11 +120,11 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     probe: ProbeCheck
     encoding: Literal["float32", "int8"] = "float32"
     accuracy: Accuracy = nan
-    """On the data that the release was tested with, as it is shipped."""
+    """On the data that the release was tested with, in its shipped encoding."""
     accuracy_lost: Change = 0.0
-    """What the encoding cost, on the same data: 0.01 is one point."""
+    """The accuracy lost by the encoding, on the same data: 0.01 is one point."""
     tested: Number = 0
-    """The number of samples that say so."""
+    """The number of samples of this test."""
     job: Text = ""
     strategy: Text = ""
     model: Text = ""
@@ -119,33 +132,33 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     devices: Number = 0
     data: Text = ""
     source: Text = ""
-    """Where the weights come from that training started from, as whoever submitted the job said."""
+    """The source of the weights from which training started, as stated by the job's submitter."""
     licence: Text = ""
     """The licence of these weights."""
     checked: Text = ""
-    """What the graph was compared with, and how far it was from it."""
+    """What the graph was compared with, and the largest difference."""
     notes: Text = ""
-    task: TaskSpec | msgspec.UnsetType = msgspec.UNSET
-    """What was learnt, where it is no plain classification."""
-    figures: Figures | msgspec.UnsetType = msgspec.UNSET
-    """How good it is on that data, by name; unset before 0.7.0."""
-    worse: Measure | msgspec.UnsetType = msgspec.UNSET
-    """Which share of its main figure the encoding cost, where that is not the accuracy: 0.01 is one percent."""
-    anomaly: AnomalyRule | msgspec.UnsetType = msgspec.UNSET
-    """Of a reconstruction."""
-    table: TableSpec | msgspec.UnsetType = msgspec.UNSET
-    """The columns that a sample consists of, by name, where it is a row of a table."""
+    task: TaskSpec | None = None
+    """The task, unless it is a plain classification."""
+    metrics: ModelMetrics = {}
+    """Metrics on the test data, by name."""
+    worse: Measure = nan
+    """The relative worsening of the main metric by the encoding, if that is not the accuracy: 0.01 is one percent."""
+    anomaly: AnomalyRule | None = None
+    """Only for a reconstruction."""
+    table: TableSpec | None = None
+    """The columns of a sample by name, if it is a row of a table."""
 
     def __post_init__(self) -> None:
-        check_figures(self)
+        check_metrics(self)
 
     @property
     def learns(self) -> TaskSpec:
-        """What was learnt."""
+        """The task."""
         return self.task or classes_as_strata(len(self.classes))
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
+class BlobRef(msgspec.Struct, frozen=True, array_like=True):
     """A blob of a release, by its digest and size."""
 
     digest: Digest
@@ -155,8 +168,8 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 class Goods(msgspec.Struct, frozen=True, array_like=True):
     """The two blobs of a release that a device fetches: its graph and its card."""
 
-    graph: Parcel
-    card: Parcel
+    graph: BlobRef
+    card: BlobRef
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
@@ -169,62 +182,62 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     """0 for none."""
     goods: Goods | None
     rollback: bool = False
-    """Whether the version may be lower than the one that is served."""
+    """Whether the version may be lower than the current one."""
 
 
 class SignedOrder(msgspec.Struct, frozen=True, array_like=True):
-    """An order as it travels: the bytes that were signed."""
+    """An order on the wire: the bytes that were signed."""
 
     order: Annotated[bytes, msgspec.Meta(max_length=1000)]
     signature: Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
 
     def read(self) -> Order | None:
-        """What it says, whoever signed it; None where that is no order."""
+        """Return the order, without checking its signature; None if it cannot be read."""
         try:
             return decoded(self.order, Order)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def signed_by(self, public: str) -> bool:
-        """Whether the holder of this key gave the order."""
-        from sojourn.protocol.signing import verify  # noqa: PLC0415  # cryptography's megabytes only where orders come
+        """Return whether the holder of this key signed the order."""
+        from sojourn.protocol.signing import verify  # noqa: PLC0415  # imports cryptography only for orders
 
         return verify(public, self.order, self.signature)
 
 
 def sign(order: Order, signer: Signer) -> SignedOrder:
-    """The order with its signature, as it travels."""
+    """Sign an order."""
     data = msgspec.msgpack.encode(order)
     return SignedOrder(data, signer.sign(data))
 
 
 class Pace(msgspec.Struct, frozen=True, array_like=True):
-    """How long predictions took, in microseconds."""
+    """The time of predictions, in microseconds."""
 
     median: Microseconds
     p95: Microseconds
 
 
 class TaskHealth(msgspec.Struct, frozen=True, array_like=True):
-    """How a release of another task than a classification does on the device's own data."""
+    """A release's quality on the device's own data, for tasks other than classification."""
 
     measure: MetricName
-    """The task's main figure by name."""
-    figure: Measure = nan
+    """The name of the task's main metric."""
+    metric: Measure = nan
     before: Measure = nan
-    """The same of the release before it."""
+    """The main metric of the previous release."""
     threshold: Measure = nan
-    """Of a reconstruction: from which score on a sample counts as an anomaly here."""
+    """For a reconstruction: the score from which a sample counts as an anomaly on this device."""
 
     def __post_init__(self) -> None:
-        check_figures(self)
+        check_metrics(self)
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a release does on a device: less than a kilobyte.
+    """The health of a release on a device, in less than a kilobyte.
 
-    What was tried when it came: `rows` inputs (the device's own labelled data, else the card's), given to the release
-    and to the one before it. What came since: predictions that programs asked for.
+    The trial after its arrival: `rows` inputs (the device's own labelled data, otherwise the card's), given to the
+    release and to the previous one. Since then: predictions that programs requested.
     """
 
     rows: Number = 0
@@ -233,34 +246,34 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     accuracy: Accuracy = nan
     accuracy_before: Accuracy = nan
     drift: Portion = 0.0
-    """How many of the same inputs' classes came out in another mix than before: total variation, 0 to 1."""
+    """How much the distribution of predicted classes changed for the same inputs: total variation, 0 to 1."""
     predictions: Number = 0
     live: Pace | None = None
     live_before: Pace | None = None
     live_drift: Portion = 0.0
-    """The same for the predictions since, against those with the release before; 0 while either has too few."""
+    """The same for predictions since, compared with those of the previous release; 0 while either has too few."""
     errors: Number = 0
-    """What programs reported as wrong."""
+    """The number of errors that programs reported."""
     mix: Annotated[tuple[Portion, ...], msgspec.Meta(max_length=64)] = ()
-    """How often each class was predicted since, of all; the first classes where there are many. What stands for
-    classes in other tasks: `sojourn.model.answers`."""
-    task: TaskHealth | msgspec.UnsetType = msgspec.UNSET
-    """Of a release whose main figure is not the accuracy; unset before 0.7.0."""
+    """The share of each class in all predictions since; only the first classes if there are many.
+    `sojourn.model.predictions` defines the classes for other tasks."""
+    task: TaskHealth | None = None
+    """Set if the main metric is not the accuracy."""
 
     def __post_init__(self) -> None:
-        check_figures(self)
+        check_metrics(self)
 
 
 class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a stage of a rollout counts as unhealthy.
 
-    failures: the share of a stage's devices that may be unhealthy. latency: how many times as long as before the 95th
-    percentile may take. accuracy: how far it may fall, in shares (0.02 is two points). worse: by which share of what
-    it was another main figure may become worse (0.1: an error may grow by a tenth). drift: how far the mix of predicted
-    classes, or of what stands for them, may move. errors: how many errors programs may report on one device. soak: how
-    many seconds all devices of a stage must have been well. patience: how many seconds to wait for devices that do not
-    answer. quorum: how many devices must complain before the fleet turns back, or all where it has fewer; 1 takes each
-    device's word.
+    failures: the maximum share of unhealthy devices in a stage. latency: the maximum ratio of the p95 latency to that
+    of the previous release. accuracy: the maximum drop (0.02 is two points). worse: the maximum relative worsening of
+    another main metric (0.1: an error may grow by a tenth). drift: the maximum change in the distribution of predicted
+    classes, or of their substitutes. errors: the maximum number of errors that programs report on one device. soak: the
+    seconds for which all devices of a stage must be healthy. timeout: the seconds to wait for devices that do not
+    answer. quorum: the number of devices that must complain before the fleet rolls back, or all if it has fewer; with
+    1, one device is enough.
     """
 
     failures: Share = 0.0
@@ -269,27 +282,16 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     drift: Share = 0.3
     errors: Number = 0
     soak: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 10.0
-    patience: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 600.0
-    quorum: Annotated[int, msgspec.Meta(ge=1, le=1000)] | msgspec.UnsetType = msgspec.UNSET
-
-    worse: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | msgspec.UnsetType = msgspec.UNSET
-
-    @property
-    def company(self) -> int:
-        """The quorum, also where it is unset: then a coordinator from before 0.3.0 takes the rules, too."""
-        return self.quorum or QUORUM
-
-    @property
-    def worst(self) -> float:
-        """How much worse a main figure may be, also where that is unset: as for a coordinator from before 0.7.0."""
-        return WORSE if self.worse is msgspec.UNSET else self.worse
+    timeout: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 600.0
+    quorum: Annotated[int, msgspec.Meta(ge=1, le=1000)] = QUORUM
+    worse: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = WORSE
 
 
 RolloutStatus = Literal["running", "paused", "halted", "rolling-back", "rolled-back", "done"]
 
 
 class DeviceView(msgspec.Struct, frozen=True):
-    """A device of a model line as a person sees it."""
+    """A device of a model line as shown to operators."""
 
     device: Label
     stage: Number
@@ -302,51 +304,50 @@ class DeviceView(msgspec.Struct, frozen=True):
 
 
 class RolloutTurn(msgspec.Struct, frozen=True, array_like=True):
-    """When a rollout took another way, and why."""
+    """A status change of a rollout, and its reason."""
 
     at: Moment
     status: RolloutStatus
     version: Number
-    """The version that it was about."""
+    """The version of the rollout."""
     detail: Text = ""
 
 
 class RolloutPlan(msgspec.Struct, frozen=True):
-    """By which rules a rollout goes on or turns back."""
+    """The rules and status changes of a rollout."""
 
     rules: HealthRules
     undo: bool
-    """Whether an ill stage is undone at once; else the rollout only halts."""
+    """Whether an unhealthy stage is rolled back at once; otherwise the rollout only halts."""
     turns: Annotated[tuple[RolloutTurn, ...], msgspec.Meta(max_length=100)] = ()
-    """What became of the line's rollouts, the oldest first; in lists only the newest."""
+    """The status changes of the line's rollouts, the oldest first; in lists only the newest."""
 
 
 class LineView(msgspec.Struct, frozen=True):
-    """A model line as a person sees it: its newest rollout."""
+    """A model line as shown to operators: its newest rollout."""
 
     line: Label
     status: RolloutStatus
     detail: LongText
     serial: Identity
-    """The highest that any order of the line has."""
+    """The highest serial of the line's orders."""
     version: Number
     before: Number
-    """The version that an undone rollout returns to; 0 for none."""
+    """The version that a rollback returns to; 0 for none."""
     serves: Number
-    """The version that the fleet is meant to serve."""
+    """The version that the fleet should serve."""
     goods: Goods | None
     """Its blobs."""
     stages: Annotated[tuple[Share, ...], msgspec.Meta(max_length=20)]
     stage: Number
     counts: Annotated[dict[Label, Number], msgspec.Meta(max_length=64)]
-    """How many devices are in each state."""
+    """The number of devices in each state."""
+    plan: RolloutPlan
     devices: Annotated[tuple[DeviceView, ...], msgspec.Meta(max_length=10_000)] = ()
-    plan: RolloutPlan | msgspec.UnsetType = msgspec.UNSET
-    """Unset before 0.9.0."""
 
 
 def complaint(health: Health, rules: HealthRules) -> str | None:
-    """Which rule a device's report breaks, in words; None when all is well."""
+    """Return which rule a device's report breaks, or None."""
     for now, before, where in (
         (health.pace, health.pace_before, "on the same inputs"),
         (health.live, health.live_before, "in use"),
@@ -367,15 +368,15 @@ def complaint(health: Health, rules: HealthRules) -> str | None:
         if drift > rules.drift:
             return f"the mix of predicted {what} moved by {100 * drift:.0f} % on {where}"
     if health.errors > rules.errors:
-        return f"{health.errors} errors were reported by programs"
+        return f"programs reported {health.errors} errors"
     return None
 
 
 def _worse(health: TaskHealth, rows: int, rules: HealthRules) -> str | None:
-    name, lost = health.measure, worsening(health.measure, health.figure, health.before)
-    if not lost > rules.worst:  # nor is what is not known worse
+    name, lost = health.measure, worsening(health.measure, health.metric, health.before)
+    if not lost > rules.worse:  # an unknown value (NaN) does not count as worse
         return None
-    now, before = (figure_text(name, each) for each in (health.figure, health.before))
+    now, before = (metric_text(name, each) for each in (health.metric, health.before))
     return f"{called(name)} became worse by {100 * lost:.0f} % on {rows} local samples ({before} to {now})"
 
 

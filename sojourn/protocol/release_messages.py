@@ -1,4 +1,4 @@
-"""The messages about releases: what operators ask of the coordinator, and what goes down to devices and up again."""
+"""The messages about releases: requests of operators, orders to devices, and their reports."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import Annotated, Literal
 import msgspec
 
 from sojourn.protocol.limits import Identity, Name, Number, Text
+from sojourn.protocol.registry import (
+    ANY_ROLE,
+    FROM_DEVICE,
+    FROM_SITE,
+    RELEASERS,
+    TO_DEVICE,
+    TO_SITE,
+    Answer,
+    Message,
+    OperatorRequest,
+)
 from sojourn.protocol.release import (
+    BlobRef,
     Health,
     HealthRules,
     LineView,
-    Parcel,
     Quantile,
     ReleaseState,
     Share,
@@ -21,35 +32,40 @@ from sojourn.protocol.release import (
 from sojourn.protocol.wire import Ref
 
 
-class MakeRelease(msgspec.Struct, frozen=True, tag="make-release", tag_field="kind"):
+class ReleaseMade(Answer, frozen=True, tag="release-made"):
+    """The answer to `make-release`."""
+
+    graph: Ref
+    card: Ref
+
+
+class MakeRelease(OperatorRequest[ReleaseMade], frozen=True, tag="make-release"):
     """Make a release of a job's model: its prediction graph and a card."""
 
-    ticket: Name
+    roles = RELEASERS
     job: Name
     line: Name
     version: Version
     encoding: Literal["float32", "int8"] = "float32"
     notes: Text = ""
     max_loss: Share = 0.05
-    """How much accuracy the encoding may cost: 0.01 is one point. Of another main figure: which share of it."""
-    round: Number | msgspec.UnsetType = msgspec.UNSET
-    """Of which round's model; unset: of the newest."""
-    quantile: Quantile | msgspec.UnsetType = msgspec.UNSET
-    """Of a reconstruction: which share of a device's own samples lies below the threshold of anomalies; unset: 0.99."""
+    """The maximum accuracy lost by the encoding: 0.01 is one point. For another main metric: the relative worsening."""
+    round: Number | None = None
+    """The round of the model; None for the newest."""
+    quantile: Quantile | None = None
+    """For a reconstruction: the share of a device's own samples below the threshold of anomalies; None: 0.99."""
 
 
-class ReleaseMade(msgspec.Struct, frozen=True, tag="release-made", tag_field="kind"):
-    """The answer to `make-release`."""
+class Releases(Answer, frozen=True, tag="releases"):
+    """The answer to `inspect-releases`, `rollout` and `steer`."""
 
-    ticket: Name
-    graph: Ref
-    card: Ref
+    lines: Annotated[tuple[LineView, ...], msgspec.Meta(max_length=1000)]
 
 
-class Rollout(msgspec.Struct, frozen=True, tag="rollout", tag_field="kind"):
-    """Bring a release to the fleet in stages, by the order `forward`; `back` undoes it, whoever asks for that."""
+class Rollout(OperatorRequest[Releases], frozen=True, tag="rollout"):
+    """Bring a release to the fleet in stages with the order `forward`; `back` is the order that rolls it back."""
 
-    ticket: Name
+    roles = RELEASERS
     forward: SignedOrder
     back: SignedOrder
     graph: Ref
@@ -57,80 +73,87 @@ class Rollout(msgspec.Struct, frozen=True, tag="rollout", tag_field="kind"):
     stages: Annotated[tuple[Share, ...], msgspec.Meta(min_length=1, max_length=20)]
     rules: HealthRules
     undo: bool = True
-    """Whether an ill stage is undone at once; else the rollout only halts."""
+    """Whether an unhealthy stage is rolled back at once; otherwise the rollout only halts."""
+
+    @property
+    def subject(self) -> str:
+        """The release."""
+        order = self.forward.read()
+        return f"{order.line} {order.version}" if order else "?"
 
 
-class Steer(msgspec.Struct, frozen=True, tag="steer", tag_field="kind"):
-    """Pause, resume or undo the rollout of a line."""
+class Steer(OperatorRequest[Releases], frozen=True, tag="steer"):
+    """Pause, resume or roll back the rollout of a line."""
 
-    ticket: Name
+    roles = RELEASERS
     line: Name
     action: Literal["pause", "resume", "rollback"]
 
+    @property
+    def subject(self) -> str:
+        """The line and the action."""
+        return f"{self.line} {self.action}"
 
-class InspectReleases(msgspec.Struct, frozen=True, tag="inspect-releases", tag_field="kind"):
-    """Tell about one model line with its devices, or about all lines."""
 
-    ticket: Name
+class InspectReleases(OperatorRequest[Releases], frozen=True, omit_defaults=True, tag="inspect-releases"):
+    """Request one model line with its devices, or all lines."""
+
+    roles = ANY_ROLE
     line: Name | None = None
-    since: Number | msgspec.UnsetType = msgspec.UNSET
-    """Of one line: how many of its devices to leave out, which were told before; before 0.9.0 the first are told."""
+    since: Number | None = None
+    """For one line: the number of devices to omit, which were sent before."""
 
 
-class Releases(msgspec.Struct, frozen=True, tag="releases", tag_field="kind"):
-    """The answer to `inspect-releases`, `rollout` and `steer`."""
+class Ship(Message, frozen=True, tag="ship"):
+    """Send this order to these devices of the site, and its goods when they fetch them."""
 
-    ticket: Name
-    lines: Annotated[tuple[LineView, ...], msgspec.Meta(max_length=1000)]
-
-
-class Ship(msgspec.Struct, frozen=True, tag="ship", tag_field="kind"):
-    """Hand this order to these devices of yours, and its goods when they ask."""
-
+    routes = TO_SITE
     order: SignedOrder
     graph: Ref | None
     card: Ref | None
     devices: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=400)]
 
 
-class Release(msgspec.Struct, frozen=True, tag="release", tag_field="kind"):
+class Release(Message, frozen=True, tag="release"):
     """An order for this device: fetch the goods, try them, serve them."""
 
+    routes = TO_DEVICE
     order: SignedOrder
     graph: Ref | None
     card: Ref | None
 
 
-class ReleaseReport(msgspec.Struct, frozen=True, tag="release-report", tag_field="kind"):
-    """Where the device is with the newest order of a line, and how the release does."""
+class ReleaseReport(Message, frozen=True, tag="release-report"):
+    """The device's state for the newest order of a line, and the release's health."""
 
+    routes = FROM_DEVICE
     line: Name
     serial: Identity
     version: Number
-    """What it serves now; 0 for none."""
+    """The version that it serves now; 0 for none."""
     state: ReleaseState
     detail: Text = ""
     health: Health | None = None
 
 
-class DeviceReport(msgspec.Struct, frozen=True, tag="device-report", tag_field="kind"):
-    """What a device of the site reported."""
+class DeviceReport(Message, frozen=True, tag="device-report"):
+    """A report of a device of the site."""
 
+    routes = FROM_SITE
     device: Name
     report: ReleaseReport
 
 
-class ReadCard(msgspec.Struct, frozen=True, tag="read-card", tag_field="kind"):
-    """Tell the card of a release that the newest rollout of a line brings, or returns to. Since 0.9.0."""
+class CardDetails(Answer, frozen=True, tag="card-details"):
+    """The answer to `read-card`: the card and its graph."""
 
-    ticket: Name
+    card: Ref
+    graph: BlobRef
+
+
+class ReadCard(OperatorRequest[CardDetails], frozen=True, tag="read-card"):
+    """Request the card of a release that the newest rollout of a line brings, or returns to."""
+
+    roles = ANY_ROLE
     line: Name
     version: Number
-
-
-class CardTold(msgspec.Struct, frozen=True, tag="card-told", tag_field="kind"):
-    """The answer to `read-card`: the card, and which graph it is about."""
-
-    ticket: Name
-    card: Ref
-    graph: Parcel

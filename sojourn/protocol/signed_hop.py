@@ -1,6 +1,6 @@
-"""How a device's signature of a visit travels: to the edge server, and from there to the coordinator.
+"""The wire form of a device's signature of a visit: to the edge server, and from there to the coordinator.
 
-Apart from `sojourn.protocol.statements`, so that who only passes it on needs no cryptography.
+It is separate from `sojourn.protocol.signing`, so that forwarding it needs no cryptography.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Digests = Annotated[
 
 
 class HopSignature(msgspec.Struct, frozen=True, array_like=True):
-    """A device's signature of what it says of a visit, and the steps that it says it made."""
+    """A device's signature of its statement about a visit, and the steps that it reports."""
 
     steps: Steps
     signature: NodeSignature
 
 
 class SignedHop(msgspec.Struct, frozen=True, array_like=True):
-    """What a device signed of a visit that was kept, as far as the coordinator cannot know it, and what came next.
+    """A device's signed statement about a counted visit, without what the coordinator knows, and the following model.
 
-    kept, handed: what the edge server made of the model that the device returned: its exact checkpoint, and how it
-    goes to the next device. They are the same as what was returned, unless the job compresses, the gate has shortened
-    the update, or the models of a wave are merged.
+    kept, handed: the digests of the edge server's exact checkpoint of the returned model, and of what it sends to the
+    next device. They equal the returned digest, unless the job compresses, the gate shortened the update, or the models
+    of a wave are merged.
     """
 
     attempt: tuple[Number, Number]

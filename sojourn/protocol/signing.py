@@ -1,28 +1,39 @@
-"""Ed25519 keys: who holds the private one may give orders to a fleet; with the public one anybody can tell.
-
-One kind of key signs all: orders of releases, mandates, and what an operator asks of a coordinator. What stands before
-the signed bytes (a context) keeps a signature for one of these from being one for another.
-"""
+"""Ed25519 keys of operators and of nodes, and the statement that a device signs about a visit."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
+import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from sojourn.errors import ConfigError
+from sojourn.protocol.limits import Digest, Name, Samples, Steps
+from sojourn.protocol.signed_hop import Digests, HopSignature
+from sojourn.protocol.wire import Task, VisitId
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import Buffer
 
+    from sojourn.protocol.wire import Ref
+
+
+# The holder of a private Ed25519 key can sign orders to a fleet; the public key verifies them.
+#
+# The same kind of key signs orders of releases, mandates, and operators' requests. A context before the signed bytes
+# prevents a signature for one of these from being used for another.
+
 CONTEXT = b"sojourn-order-1"
-"""Stands before the bytes of an order of a release."""
+"""The context of an order of a release."""
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
 
@@ -35,7 +46,7 @@ class Signer:
 
     @classmethod
     def generate(cls, path: Path | str) -> Self:
-        """A new key in a new file that only its owner can read; a file that is there is never written over."""
+        """Create a key in a new file that only its owner can read; an existing file is never overwritten."""
         path = Path(path)
         key = Ed25519PrivateKey.generate()
         text = key.private_bytes(
@@ -44,7 +55,7 @@ class Signer:
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            raise ConfigError(f"{path} exists: a signing key is not replaced; move it away, or use it") from None
+            raise ConfigError(f"{path} exists: move it away, or use this key; it is not replaced") from None
         except OSError as error:
             raise ConfigError(f"the signing key {path} cannot be written: {error.strerror}") from error
         with os.fdopen(handle, "wb") as file:
@@ -55,7 +66,7 @@ class Signer:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """The key in a PEM file."""
+        """Load the key in a PEM file."""
         try:
             text = Path(path).expanduser().read_bytes()
         except OSError as error:
@@ -63,24 +74,24 @@ class Signer:
         try:
             key = serialization.load_pem_private_key(text, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise ConfigError(f"{path} does not hold a private key in PEM that needs no password") from error
+            raise ConfigError(f"{path} does not contain a private key in PEM without a password") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise ConfigError(f"{path} holds a private key of another kind: an Ed25519 key is needed")
+            raise ConfigError(f"{path} contains a private key of another kind: an Ed25519 key is required")
         return cls(key)
 
     @property
     def public(self) -> str:
-        """The public key as it stands in messages and TOML files: base64 of its 32 bytes."""
+        """The public key as in messages and TOML files: base64 of its 32 bytes."""
         raw = self._key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
         return base64.b64encode(raw).decode()
 
     def sign(self, data: Buffer, context: bytes = CONTEXT) -> bytes:
-        """The signature of these bytes in a context: an order's, unless told."""
+        """Sign these bytes in a context, by default that of an order."""
         return self._key.sign(context + bytes(data))
 
 
 def verify(public: str, data: Buffer, signature: Buffer, context: bytes = CONTEXT) -> bool:
-    """Whether the holder of the private key signed these bytes in this context."""
+    """Return whether the holder of the private key signed these bytes in this context."""
     try:
         _key(public).verify(bytes(signature), context + bytes(data))
     except InvalidSignature:
@@ -89,7 +100,7 @@ def verify(public: str, data: Buffer, signature: Buffer, context: bytes = CONTEX
 
 
 def check_public(public: str, where: str) -> str:
-    """The public key, if it is one; `where` names the place it came from."""
+    """Return the public key if it is valid; `where` names its source in errors."""
     try:
         _key(public)
     except ConfigError:
@@ -98,7 +109,7 @@ def check_public(public: str, where: str) -> str:
 
 
 def read_public(path: Path | str) -> str:
-    """The public key in a file."""
+    """Return the public key in a file."""
     try:
         text = Path(path).expanduser().read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -108,7 +119,7 @@ def read_public(path: Path | str) -> str:
 
 
 def read_publics(path: Path | str) -> dict[str, str]:
-    """The public keys in a file, by key, with the name that follows each in its line; `#` begins a remark."""
+    """Return the public keys in a file with the names that follow them; `#` starts a comment."""
     try:
         lines = Path(path).expanduser().read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -121,7 +132,7 @@ def read_publics(path: Path | str) -> dict[str, str]:
             key = check_public(words[0], f"{path}, line {number}")
             keys[key] = words[1].strip()[:200] if len(words) > 1 else f"key {key[:8]}"
     if not keys:
-        raise ConfigError(f"{path} holds no key: it has one in each line, in base64, and then whose it is")
+        raise ConfigError(f"{path} contains no key: each line needs a key in base64, followed by its owner's name")
     return keys
 
 
@@ -130,3 +141,90 @@ def _key(public: str) -> Ed25519PublicKey:
         return Ed25519PublicKey.from_public_bytes(base64.b64decode(public, validate=True))
     except (ValueError, binascii.Error) as error:
         raise ConfigError(f"{public[:60]!r} is not the base64 of a public key of 32 bytes") from error
+
+
+# The Ed25519 key of a node that joined its fleet with its own key, which is created on the node and never leaves it.
+#
+# Signed bytes begin with their purpose, so that a signature for one purpose is not valid for another.
+
+FOR_JOINING = b"sojourn-join-1"
+FOR_VISIT = b"sojourn-visit-1"
+
+
+class NodeKey(Signer):
+    """The private key of a node."""
+
+    def sign_for(self, purpose: bytes, data: Buffer) -> bytes:
+        """Sign these bytes for one purpose."""
+        return self._key.sign(purpose + bytes(data))
+
+    @property
+    def public_bytes(self) -> bytes:
+        """The 32 bytes of the public key."""
+        return base64.b64decode(self.public)
+
+
+def signed_for(purpose: bytes, public: bytes, data: Buffer, signature: Buffer) -> bool:
+    """Return whether the node with this public key signed these bytes for this purpose."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(bytes(signature), purpose + bytes(data))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+# A device signs its statement about a visit: the visit, its task, its inputs, its outputs, and its amount of data.
+#
+# The signature is over the msgpack of the statement. The verifier builds the statement from what it knows, so that only
+# what it cannot know is sent with the signature.
+
+_PACK = msgspec.msgpack.Encoder()
+_TASK = msgspec.msgpack.Decoder(Task)
+Pairs = tuple[tuple[str, bytes], ...]
+
+
+class VisitStatement(msgspec.Struct, frozen=True, array_like=True):
+    """A device's statement about one visit."""
+
+    device: Name
+    visit: VisitId
+    kit: Digest
+    task: Digest
+    given: Pairs
+    """The digests of its input vectors, by name, sorted by name."""
+    returned: Pairs
+    """The digests of the vectors that it returned, as sent."""
+    samples: Samples
+    steps: Steps
+    found: Annotated[bytes, msgspec.Meta(max_length=32)]
+    """The digest of the signature that an estimation found; empty if there is none."""
+
+
+def task_digest(task: Task) -> bytes:
+    """Return the digest of a task's bytes on the wire."""
+    return hashlib.sha256(_PACK.encode(_TASK.decode(_PACK.encode(task)))).digest()
+
+
+def found_digest(signature: tuple[float, ...] | None) -> bytes:
+    """Return the digest of an estimation's result."""
+    return hashlib.sha256(_PACK.encode(tuple(map(float, signature)))).digest() if signature is not None else b""
+
+
+def digests_of(vectors: Mapping[str, Ref]) -> Digests:
+    """Return the digests of vectors, by name."""
+    return {name: ref.digest for name, ref in vectors.items()}
+
+
+def pairs(digests: Mapping[str, bytes]) -> Pairs:
+    """Return digests sorted by name, as they are signed."""
+    return tuple(sorted(digests.items()))
+
+
+def sign(key: NodeKey, statement: VisitStatement) -> HopSignature:
+    """Sign a statement; the result includes what the verifier cannot know."""
+    return HopSignature(statement.steps, key.sign_for(FOR_VISIT, _PACK.encode(statement)))
+
+
+def is_signed(statement: VisitStatement, key: bytes, signature: bytes) -> bool:
+    """Return whether the node with this public key signed this statement."""
+    return signed_for(FOR_VISIT, key, _PACK.encode(statement), signature)

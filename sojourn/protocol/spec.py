@@ -1,4 +1,4 @@
-"""What a model is to every role: one float32 vector, and a spec that names its tensors."""
+"""The spec of a model, shared by all roles: one float32 vector with named tensors, and the graphs that use it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ __all__ = [
     "ValueRange",
 ]
 VARIANCE = "running_var"
-"""How the name of a state tensor ends that holds variances."""
+"""Suffix of the names of state tensors that hold variances."""
 MOST_COLUMNS = 65_536
-"""Columns of a table."""
+"""Maximum columns of a table."""
 GAMMA = "fusion.gamma"
-"""How the name of the tensor ends that says how much of a frozen trunk is taken (FedFusion)."""
+"""Suffix of the name of the tensor that weighs a frozen trunk (FedFusion)."""
 
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -49,20 +49,20 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """The number of elements."""
         return prod(self.shape)
 
 
 class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
-    """The tensors of a model, in the order in which they stand in its vector: those that are trained, then state.
+    """The tensors of a model in the order of its vector: trained ones first, then state.
 
-    What is worked out of them is kept (`dict`): every check of a result asks for it.
+    Derived values are cached (`dict`), since every check of a result needs them.
     """
 
     tensors: tuple[TensorSpec, ...]
     state: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """How many of the last tensors are state: training replaces them, and no gradient moves them. BatchNorm's running
-    statistics are."""
+    """The number of last tensors that are state, such as BatchNorm's running statistics: training replaces them instead
+    of updating them with a gradient."""
 
     @cached_property
     def size(self) -> int:
@@ -75,19 +75,19 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         return tuple(tensor.size for tensor in self.tensors)
 
     @cached_property
-    def learnt(self) -> int:
-        """How many numbers of the vector are trained; what follows them is state."""
+    def learned(self) -> int:
+        """The number of trained parameters in the vector; the rest is state."""
         return sum(tensor.size for tensor in self.tensors[: self._trained])
 
     @cached_property
-    def learnt_sizes(self) -> tuple[int, ...]:
+    def trainable_sizes(self) -> tuple[int, ...]:
         """The length of each tensor that is trained."""
         return self.sizes[: self._trained]
 
     @cached_property
     def variances(self) -> tuple[slice, ...]:
-        """Where in the vector those numbers of the state stand that cannot be negative."""
-        found, at = [], self.learnt
+        """The positions of state elements in the vector that cannot be negative."""
+        found, at = [], self.learned
         for tensor in self.tensors[self._trained :]:
             if tensor.name.endswith(VARIANCE):
                 found.append(slice(at, at + tensor.size))
@@ -96,7 +96,7 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     @cached_property
     def gamma(self) -> slice | None:
-        """Where in the vector the numbers of FedFusion's operator stand, if it has such."""
+        """The position of FedFusion's operator in the vector, if it has one."""
         at = 0
         for tensor in self.tensors:
             if tensor.name.endswith(GAMMA):
@@ -109,7 +109,7 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         return max(0, len(self.tensors) - self.state)
 
     def split(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Views of the vector's tensors by name."""
+        """Return views of the vector's tensors by name."""
         views, at = {}, 0
         for tensor in self.tensors:
             views[tensor.name] = vector[at : at + tensor.size].reshape(tensor.shape)
@@ -118,7 +118,7 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
 
 class InputSpec(msgspec.Struct, frozen=True):
-    """One sample as the graphs take it, before the preprocessing that lives in the graph."""
+    """One sample as the graphs take it, before the preprocessing inside the graph."""
 
     shape: Shape
     dtype: Literal["float32", "int64"] = "float32"
@@ -128,14 +128,14 @@ ColumnName = Annotated[str, msgspec.Meta(min_length=1, max_length=LABEL)]
 
 
 class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The columns of a job's table by name. Every role matches the columns of its own files with these.
+    """The columns of a job's table by name. Every role matches the columns of its files with these.
 
-    The values of a sample are numbers, of the type that `InputSpec.dtype` names. What a job predicts has its names in
-    the task (`TaskSpec.names`) or is a class.
+    The values of a sample are numbers, of the type that `InputSpec.dtype` names. Predicted quantities have their names
+    in the task (`TaskSpec.names`); classes have none.
     """
 
     columns: Annotated[tuple[ColumnName, ...], msgspec.Meta(max_length=MOST_COLUMNS)] = ()
-    """The columns with the values of a sample, in the model's order; empty where the job does not name them."""
+    """The columns with the values of a sample, in the model's order; empty if the job does not name them."""
     label: ColumnName | None = None
     """The column with the label."""
     time: ColumnName | None = None
@@ -153,28 +153,28 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class Probe(msgspec.Struct, frozen=True, omit_defaults=True):
     """A batch with the loss and gradient that torch computed for it at `sojourn.model.graphs.probe_vector`.
 
-    The gradient is told by its L2 norm and by its values at a few places, so a probe stays small.
+    Of the gradient it contains only the L2 norm and the values at a few places, so that it stays small.
     """
 
     x: bytes
     y: tuple[int, ...]
-    """The class of each sample; of a task of another kind 0, and `targets` holds what they are compared with."""
+    """The class of each sample; 0 for tasks of another kind, whose targets are in `targets`."""
     noise_seed: int
     loss: float
     norm: float
     places: tuple[int, ...]
     values: tuple[float, ...]
     spread: tuple[float, ...] = ()
-    """The largest number of each trained tensor in the vector, where the plain one would multiply rounding errors."""
+    """The largest element of each trained tensor in the vector, if the plain one would amplify rounding errors."""
     state: tuple[float, ...] = ()
-    """Of a model with state, some numbers of the new one: at `sojourn.model.graphs.state_places`."""
+    """For a model with state, some elements of the new state: at `sojourn.model.graphs.state_indices`."""
     targets: bytes = b""
-    """The targets of all samples, in the shape and type that the task says, little-endian; of a plain classifier and a
-    reconstruction there are none."""
+    """The targets of all samples, in the task's shape and type, little-endian; empty for a plain classifier and a
+    reconstruction."""
 
 
 class ValueRange(msgspec.Struct, frozen=True):
-    """Between which values samples lie: as the job demands it of devices, or else as its public samples have it."""
+    """The range of values in samples: as the job requires it of devices, otherwise as in its public samples."""
 
     low: float
     high: float
@@ -182,9 +182,9 @@ class ValueRange(msgspec.Struct, frozen=True):
 
 
 class FrozenTensor(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor of a model that is not trained: its numbers (float32, little-endian), and the graphs that use them.
+    """A tensor of a model that is not trained: its elements (float32, little-endian), and the graphs that use them.
 
-    In a graph it is called `frozen/` and its name; it is put there as an initializer before the graph is run.
+    In a graph its name has the prefix `frozen/`; it is inserted as an initializer before the graph is run.
     """
 
     name: str
@@ -194,7 +194,7 @@ class FrozenTensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Trunk(msgspec.Struct, frozen=True):
-    """The first part of a model, where it is frozen and draws nothing: of a sample it always makes the same features.
+    """The first part of a model, if it is frozen and deterministic: a sample always has the same features.
 
     graph: x[B, ...] -> features[B, ...], float32; shape: of the features of one sample.
     """
@@ -204,13 +204,13 @@ class Trunk(msgspec.Struct, frozen=True):
 
 
 class TwoStreamGraph(msgspec.Struct, frozen=True):
-    """A second training graph, for objectives that look at what frozen models make of the same samples.
+    """A second training graph, for objectives that use the outputs of frozen models for the same samples.
 
-    graph: as the kit's training graph, with further inputs: anchor_0[P], ... and scalar_0[], ...; the loss that it
-    gives is the plain one, and the gradient that of the whole objective. Behind a trunk it takes features, too.
+    graph: as the kit's training graph, with further inputs: anchor_0[P], ... and scalar_0[], ...; it returns the plain
+    loss, and the gradient of the whole objective. Behind a trunk its input is features, too.
 
-    What torch says of it at the kit's probe, with the frozen models of `sojourn.model.graphs.probe_anchors` and every
-    number 1: loss, norm and values of the gradient at the probe's places, numbers of the new state.
+    loss, norm, values, state: torch's results at the kit's probe, with the frozen models of
+    `sojourn.model.graphs.probe_anchors` and every scalar 1.
     """
 
     graph: bytes
@@ -221,15 +221,15 @@ class TwoStreamGraph(msgspec.Struct, frozen=True):
     values: tuple[float, ...]
     state: tuple[float, ...] = ()
     fused: bytes = b""
-    """Where the model is fused with a frozen trunk (FedFusion): (vector[P], x[B, ...], anchor_0[P]) -> the answers.
-    Devices do not run it; whoever tests a round's model does."""
+    """For a model that is fused with a frozen trunk (FedFusion): (vector[P], x[B, ...], anchor_0[P]) -> outputs.
+    It is used only to test a round's model, not on devices."""
 
 
 class TapLayer(msgspec.Struct, frozen=True):
-    """A layer of weights of which devices look at the inputs.
+    """A layer with weights whose inputs devices use.
 
-    weight, bias: its tensors, bias empty where it has none. shape: of what it is given of one sample; kernel: height
-    and width of a convolution's kernel, nothing of a fully connected layer.
+    weight, bias: its tensors, bias empty if it has none. shape: of its input for one sample; kernel: height and width
+    of a convolution's kernel, empty for a fully connected layer.
     """
 
     weight: str
@@ -239,16 +239,16 @@ class TapLayer(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> int:
-        """How many numbers meet in one of its answers, the 1 of a bias among them."""
+        """The number of inputs of one of its outputs, including the 1 of a bias."""
         meeting = self.shape[0] * prod(self.kernel) if self.kernel else self.shape[-1]
         return meeting + bool(self.bias)
 
 
 class TapGraph(msgspec.Struct, frozen=True):
-    """What the layers of a model are given, as it predicts.
+    """The inputs of the layers of a model during prediction.
 
     graph: (vector[P], x[B, ...]) -> (tap_0[B, ...], ...), one for each of `layers`, of which the last makes the
-    answers.
+    outputs.
     """
 
     graph: bytes
@@ -256,14 +256,14 @@ class TapGraph(msgspec.Struct, frozen=True):
 
 
 class OutlierGraphs(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Graphs of a model that has one answer more than there are classes: the last one says that a sample is unknown.
+    """Graphs of a model with one more output than there are classes: the last one means that a sample is unknown.
 
-    votes: (vector[P], x[B, ...]) -> votes[B, C + 1], the answers; the kit's own graph predicts the first C.
-    slope: (vector[P], x[B, ...]) -> slope[B, ...], of the cross-entropy of x and the unknown, by x.
+    votes: (vector[P], x[B, ...]) -> votes[B, C + 1], the outputs; the kit's own graph predicts the first C.
+    slope: (vector[P], x[B, ...]) -> slope[B, ...], the gradient by x of the cross-entropy of x and the unknown.
     train: as the kit's training graph, with further inputs by `terms`: outlier[B, ...], adversarial[B, ...], and
-    other[B, ...], unlike[B] and share[B] for `mix`; none of a model with state. The loss that it gives is the plain
-    one, and the gradient that of the whole objective.
-    zero, scale: which value of a channel the model sees as 0, and how much it sees as 1.
+    other[B, ...], unlike[B] and share[B] for `mix`; empty for a model with state. It returns the plain loss, and the
+    gradient of the whole objective.
+    zero, scale: the value of a channel that the model sees as 0, and the difference that it sees as 1.
     """
 
     votes: bytes
@@ -283,25 +283,25 @@ class OutlierGraphs(msgspec.Struct, frozen=True, omit_defaults=True):
 class MoreGraphs(msgspec.Struct, frozen=True, omit_defaults=True):
     """Graphs that only some objectives need."""
 
-    taps: TapGraph | msgspec.UnsetType = msgspec.UNSET
-    outliers: OutlierGraphs | msgspec.UnsetType = msgspec.UNSET
+    taps: TapGraph | None = None
+    outliers: OutlierGraphs | None = None
     soft: bytes = b""
-    """As the training graph, with one more input: soft[B, C], how much each class counts for a sample besides its
-    label. The loss that it gives is the plain one."""
+    """As the training graph, with one more input: soft[B, C], the weight of each class for a sample in addition to its
+    label. It returns the plain loss."""
 
 
 class Kit(msgspec.Struct, frozen=True):
-    """All that a device needs to train and to predict: graphs, spec and a probe. Travels as one blob.
+    """All that a device needs to train and to predict: graphs, spec and a probe. It is sent as one blob.
 
-    train: (vector[P], x[B, ...], y[B], noise_0[B, ...], ...) -> (loss[], gradient[L]), and state[P - L] where L < P
+    train: (vector[P], x[B, ...], y[B], noise_0[B, ...], ...) -> (loss[], gradient[L]), and state[P - L] if L < P
     predict: (vector[P], x[B, ...]) -> logits[B, classes]
 
     Behind a trunk x is the trunk's features; without one it is the samples.
 
-    With a task y is what that says, and there is none where a sample is its own target:
-    train: (vector[P], x[B, ...], y[B, ...], noise_0[B, ...], ..., beside_0[P], ...) -> (loss[], gradient[L], state)
+    With a task, y has the task's form, and is absent if a sample is its own target:
+    train: (vector[P], x[B, ...], y[B, ...], noise_0[B, ...], ..., reference_0[P], ...) -> (loss[], gradient[L], state)
     predict: (vector[P], x[B, ...]) -> outputs[B, ...], in the targets' own units
-    score: (vector[P], x[B, ...], y[B, ...], beside_0[P], ...) -> losses[B]
+    score: (vector[P], x[B, ...], y[B, ...], reference_0[P], ...) -> losses[B]
     """
 
     model: ModelSpec
@@ -312,35 +312,36 @@ class Kit(msgspec.Struct, frozen=True):
     predict: bytes
     probe: Probe
     linear: tuple[str, ...] = ()
-    """The weight tensors of the fully connected layers, first layer first (`sojourn.model.classifier`)."""
+    """The weight tensors of the fully connected layers, first layer first (`sojourn.model.layers`)."""
     values: ValueRange | None = None
-    """Where a device's values are expected; older kits do not say."""
+    """The expected range of a device's values, if the job has one."""
     frozen: tuple[FrozenTensor, ...] = ()
-    """What is not trained, where a job says what is: in no visit's vector, and here once for all graphs."""
-    trunk: Trunk | msgspec.UnsetType = msgspec.UNSET
-    """What samples go through before both graphs, if the model was cut; the probe's x are samples all the same."""
-    task: TaskSpec | msgspec.UnsetType = msgspec.UNSET
-    """What is learnt, where it is not simply one class of several."""
-    score: bytes | msgspec.UnsetType = msgspec.UNSET
-    """The loss of each sample, as the model predicts it: of a kit with a task."""
-    two_stream: TwoStreamGraph | msgspec.UnsetType = msgspec.UNSET
-    """Of a job whose objective compares the model with frozen ones."""
-    more: MoreGraphs | msgspec.UnsetType = msgspec.UNSET
+    """Frozen tensors, if the job selects the trained ones: they are not part of a visit's vector, and here only
+    once."""
+    trunk: Trunk | None = None
+    """The first part of both graphs, if the model was split; the probe's x are samples in any case."""
+    task: TaskSpec | None = None
+    """The task, unless it is a plain classification."""
+    score: bytes | None = None
+    """Returns the loss of each prediction; only for a kit with a task."""
+    two_stream: TwoStreamGraph | None = None
+    """Set if the job's objective compares the model with frozen ones."""
+    more: MoreGraphs | None = None
     """Graphs that only some objectives need; the kit of a plain job has none."""
-    table: TableSpec | msgspec.UnsetType = msgspec.UNSET
+    table: TableSpec | None = None
     """The columns of the job's table. A kit for images, text or windows of tokens has none."""
 
     @property
     def outliers(self) -> OutlierGraphs | None:
-        """The graphs of a model that may say that a sample is unknown, if it is one."""
+        """The graphs of a model that can mark a sample as unknown, if it is one."""
         return (self.more and self.more.outliers) or None
 
     @property
     def learns(self) -> TaskSpec:
-        """What is learnt."""
+        """The task."""
         return self.task or classes_as_strata(len(self.classes))
 
     @property
     def taken(self) -> InputSpec:
-        """What the training and the prediction graph take of one sample."""
+        """The input of the training and the prediction graph for one sample."""
         return InputSpec(self.trunk.shape) if self.trunk else self.input

@@ -1,4 +1,4 @@
-"""What messages are made of: names, references, identities, and views for people."""
+"""The parts of messages: names, references, identities, and views for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from sojourn.about import About, ordinal
+from sojourn.logs import About, ordinal
 from sojourn.parts import Encoding, Estimator, Objective, Training
 from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.limits import (
@@ -32,7 +32,7 @@ from sojourn.protocol.limits import (
     Size,
     Steps,
     Text,
-    check_figures,
+    check_metrics,
 )
 from sojourn.protocol.signed_hop import SignedHop
 from sojourn.protocol.task import Kind
@@ -46,30 +46,30 @@ VisitReason = Literal[
     "failed", "mandate",
 ]  # fmt: skip
 METRICS = 32
-"""At most this many figures come with a visit."""
+"""Maximum number of metrics of a visit."""
 MEASURED = ("steps", "rise")
-"""Figures of a visit that an edge server works out itself, whatever the device says."""
+"""Metrics of a visit that the edge server computes itself, overriding the device's."""
 DATA_NOTE = "data: "
-"""What a device says of its own data in its report begins with this."""
+"""Prefix of a device's note on its own data in its report."""
 VisitStatus = Literal["done", "declined", "lost", "refused"]
-"""How a visit ended: kept, declined by the device, silent past its lease, or stopped by the gate."""
+"""How a visit ended: successful, declined by the device, silent past its lease, or refused by the gate."""
 JobStatus = Literal["queued", "compiling", "waiting", "running", "done", "stopped", "refused", "failed"]
 WORKER = 64 << 20
-"""Bytes of a training process before it has a model: Python, numpy, onnxruntime (54 to 58 MB were measured)."""
+"""Bytes of a training process without a model: Python, numpy, onnxruntime (54 to 58 MB were measured)."""
 VECTORS = 4
-"""Vectors of the model's length that a visit holds besides those of a step: where it began, where it is, the gradient
-outside of the graph, the result as it is written."""
+"""Vectors of the model's length that a visit holds in addition to those of a step: the start, the current model, the
+gradient outside of the graph, and the result as it is written."""
 
 
 class Epoch(msgspec.Struct, frozen=True, array_like=True):
-    """Which boot of a node speaks: a stored counter and eight random bytes."""
+    """Identifies a boot of a node: a stored counter and eight random bytes."""
 
     count: Identity
     nonce: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 
 
 class Ref(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A blob by its digest, how it is encoded, and the blob itself when it is small enough to ride along."""
+    """A reference to a blob: its digest and encoding, and its content if it is small enough to be inlined."""
 
     digest: Digest
     size: Size
@@ -93,7 +93,7 @@ class TourId(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.job} round {self.round} tour {ordinal(self.number)}"
 
     def about(self, *, site: str = "", hop: int | None = None, device: str = "") -> About:
-        """For the log: the tour, or the visit of one of its hops, before that has a number of its own."""
+        """Return the log context: the tour, or the visit of one of its hops before it has its own id."""
         return About(self.job, self.round, self.number, hop, device=device, site=site)
 
 
@@ -110,12 +110,12 @@ class VisitId(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.job} round {self.round} tour {ordinal(self.tour)} hop {ordinal(self.hop)}"
 
     def about(self, *, device: str = "", site: str = "") -> About:
-        """For the log."""
+        """Return the log context."""
         return About(self.job, self.round, self.tour, self.hop, self.attempt, device, site)
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a device is asked to do with the model it is handed."""
+    """What a device does with the model that it receives."""
 
     kind: Literal["train", "estimate"]
     training: Training
@@ -123,11 +123,11 @@ class Task(msgspec.Struct, frozen=True):
     encoding: Encoding
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] | None
     estimator: Estimator | None = None
-    """What an `estimate` is to find out."""
+    """What an `estimate` determines."""
 
 
 class TrainingSize(msgspec.Struct, frozen=True, array_like=True):
-    """What training a job's model takes of a device's memory.
+    """The memory that training a job's model needs on a device.
 
     parameters: the length of the model's vector. fixed: bytes of a training step, whatever its batch. sample: further
     bytes for each sample of the batch.
@@ -138,15 +138,15 @@ class TrainingSize(msgspec.Struct, frozen=True, array_like=True):
     sample: Bytes
 
     def memory(self, batch: int, kit: int) -> int:
-        """An estimate of the bytes that a training process takes, besides the device's own data.
+        """Return an estimate of the bytes that a training process needs, in addition to the device's own data.
 
-        kit: the bytes of the job's kit, which is held as it came and as the session that was made of it.
+        kit: the bytes of the job's kit, which is held both as received and as the session created from it.
         """
         return WORKER + 2 * kit + 4 * VECTORS * self.parameters + self.fixed + self.sample * batch
 
 
-class Offer(msgspec.Struct, frozen=True):
-    """What a device can do. Nothing else is asked of it."""
+class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The abilities of a device, which gets only tasks within them."""
 
     version: Label
     machine: Label
@@ -156,13 +156,11 @@ class Offer(msgspec.Struct, frozen=True):
     objectives: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)]
     data: Text
     shares: Annotated[tuple[Label, ...], msgspec.Meta(max_length=16)] = ()
-    """What its owner lets it tell about its data: `range`, `classes`, `class-counts`."""
-    abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
-    """The encodings, optimisers and estimators that it knows; agents that were made before there was a list do not say,
-    and know all that there was then (`sojourn.protocol.abilities`)."""
-    summary: DataSummary | msgspec.UnsetType = msgspec.UNSET
-    """What it understood of its data, as far as its owner shares it; older agents, and those that have not looked yet,
-    do not say."""
+    """What its owner shares about its data: `range`, `classes`, `class-counts`."""
+    abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] = ()
+    """The encodings, optimisers and estimators that it supports, and the models (`sojourn.protocol.task`)."""
+    summary: DataSummary | None = None
+    """A summary of its data, as far as its owner shares it; None before it has read the data."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -175,8 +173,8 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     """Whether two running agents use this name."""
 
 
-class VisitReport(msgspec.Struct, frozen=True):
-    """How one attempt of a visit ended; travels inside `Toured.reports`."""
+class VisitReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one attempt of a visit ended; sent inside `Toured.reports`."""
 
     device: Name
     hop: Hop
@@ -187,23 +185,23 @@ class VisitReport(msgspec.Struct, frozen=True):
     metrics: Metrics
     signature: Signature | None
     seconds: Duration
-    signed: SignedHop | msgspec.UnsetType = msgspec.UNSET
-    """What the device signed, where it has a key of its own and the visit was kept; unset before 0.8.0."""
+    signed: SignedHop | None = None
+    """The device's signed statement, if it has its own key and the visit was successful."""
 
     @property
     def stride(self) -> float:
-        """How far the model went, by the steps that the edge server has noted."""
+        """The distance that the model moved, normalised by the steps that the edge server counted."""
         return stride(self.norm, self.metrics.get("steps", 1.0))
 
 
-def with_figures(metrics: Mapping[str, float], figures: Mapping[str, float]) -> dict[str, float]:
-    """A device's metrics with figures that are not left to it; not more than a report holds."""
-    others = [(name, value) for name, value in metrics.items() if name not in MEASURED][: METRICS - len(MEASURED)]
-    return {**dict(others), **figures}
+def with_metrics(reported: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
+    """Return a device's metrics with those that the edge server measured, up to the maximum of a report."""
+    others = [(name, value) for name, value in reported.items() if name not in MEASURED][: METRICS - len(MEASURED)]
+    return {**dict(others), **measured}
 
 
 def stride(norm: float, steps: float) -> float:
-    """The update's L2 norm divided by sqrt(steps).
+    """Return the update's L2 norm divided by sqrt(steps).
 
     Steps in random directions add up to about sqrt(steps) of one step, so devices with few and with many steps can be
     compared.
@@ -212,9 +210,9 @@ def stride(norm: float, steps: float) -> float:
 
 
 def visit_steps(task: Task, samples: int, earlier: int) -> int:
-    """The steps that a visit makes on so many samples, as its task says; at least 1.
+    """Return the number of steps of a visit with this many samples according to its task; at least 1.
 
-    What the device itself says of its steps is not asked. earlier: how many visits the model had on this tour before.
+    The device's own report of its steps is not used. earlier: the number of earlier visits of the model on this tour.
     """
     passes = task.training.epochs
     if task.kind == "train":
@@ -224,7 +222,7 @@ def visit_steps(task: Task, samples: int, earlier: int) -> int:
 
 
 class HopEnd(msgspec.Struct, frozen=True, array_like=True):
-    """How one try of a hop ended; the reason is cut where it is long: `VisitReport` has the whole of it."""
+    """How one attempt of a hop ended; a long reason is cut: `VisitReport` contains it whole."""
 
     hop: Hop
     device: Name
@@ -232,19 +230,19 @@ class HopEnd(msgspec.Struct, frozen=True, array_like=True):
     reason: Label = ""
 
 
-class TourTold(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a tour's hops so far, beyond what its plan and their number tell.
+class HopEnds(msgspec.Struct, frozen=True, array_like=True):
+    """The outcomes of a tour's hops so far, as far as they differ from its plan.
 
-    ended: the tries that came to nothing, and the hops that a spare did; of tours with merges, those that were done
-    too. The newest, where there are many. merges: how often the devices' models are merged; 0: one hop after another.
+    ended: the failed attempts, and the hops that a spare did; for tours with merges, successful ones as well. Only the
+    newest if there are many. merges: how often the devices' models are merged; 0: one hop after another.
     """
 
     ended: Annotated[tuple[HopEnd, ...], msgspec.Meta(max_length=64)] = ()
     merges: Number = 0
 
 
-class TourView(msgspec.Struct, frozen=True):
-    """A tour as a person sees it."""
+class TourView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tour as shown to operators."""
 
     number: Number = msgspec.field(name="tour")
     site: Label
@@ -255,16 +253,16 @@ class TourView(msgspec.Struct, frozen=True):
     steps: Steps
     lost: Number
     done: bool
-    told: TourTold | msgspec.UnsetType = msgspec.UNSET
-    """What became of its hops; unset where one after another went as planned, and before 0.9.0."""
+    reported: HopEnds | None = None
+    """The outcomes of its hops; None if one after another went as planned."""
 
 
-Figures = Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
-"""How good a model is, by name; NaN where that is not known."""
+ModelMetrics = Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
+"""The quality of a model, by metric name; NaN for unknown values."""
 
 
-class RoundReport(msgspec.Struct, frozen=True):
-    """What a round did."""
+class RoundReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of a round."""
 
     round: Number
     accuracy: Accuracy
@@ -276,30 +274,30 @@ class RoundReport(msgspec.Struct, frozen=True):
     seconds: Duration
     quality: Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
     failures: tuple[LongText, ...] = ()
-    ended: Moment | msgspec.UnsetType = msgspec.UNSET
-    """When; unset before 0.4.0, and where nobody knows the date."""
-    figures: Figures | msgspec.UnsetType = msgspec.UNSET
-    """How good the model is besides accuracy and loss, by name (`sojourn.model.metrics`); unset where that was not
-    measured, and before 0.7.0. What a task has no accuracy of is NaN there."""
-    flagged: Number | msgspec.UnsetType = msgspec.UNSET
-    """How many of its visits were kept only because the job's gate reports and refuses nothing."""
+    ended: Moment | None = None
+    """When it ended; None if the date is unknown."""
+    metrics: ModelMetrics = {}
+    """Metrics other than accuracy and loss, by name (`sojourn.model.metrics`); empty if they were not measured. The
+    accuracy is NaN for a task without one."""
+    flagged: Number = 0
+    """The number of visits that count only because the job's gate reports and refuses nothing."""
 
     def __post_init__(self) -> None:
-        check_figures(self)
+        check_metrics(self)
 
 
 class JobModels(msgspec.Struct, frozen=True):
-    """The rounds whose models can be exported, and the one whose model was the most accurate, if that was measured."""
+    """The rounds whose models can be exported, and the one with the best model, if that was measured."""
 
     rounds: Annotated[tuple[Number, ...], msgspec.Meta(max_length=1000)]
     best: Number | None = None
 
 
 class JobNews(msgspec.Struct, frozen=True):
-    """What people should know since the newest round, and whom the rounds so far took.
+    """News since the newest round, and the devices selected so far.
 
-    notes: who declined to be estimated, who takes no part and why. always: the devices that every round took, where it
-    does not take all. never: those that were here and that no round took.
+    notes: devices that declined an estimation, and devices that do not take part, with the reasons. always: devices
+    selected in every round, unless all are. never: available devices that no round selected.
     """
 
     notes: Annotated[tuple[LongText, ...], msgspec.Meta(max_length=1000)] = ()
@@ -307,26 +305,24 @@ class JobNews(msgspec.Struct, frozen=True):
     never: Annotated[tuple[Label, ...], msgspec.Meta(max_length=1000)] = ()
 
 
-class JobTimes(msgspec.Struct, frozen=True):
-    """When a job was submitted and when it ended, and the seconds from its turn to its end, or so far.
+class JobTimes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """When a job was submitted and when it ended, and the seconds from its first turn to its end, or until now.
 
-    Here stands, too, what a list of jobs tells of one since 0.7.0: a view with a field more would have other bytes for
-    all jobs. task: what it learns, unset for a classification. figures: those of its newest round besides accuracy and
-    loss.
+    task: its kind, None for a classification. metrics: those of its newest round other than accuracy and loss.
     """
 
     submitted: Moment | None = None
     ended: Moment | None = None
     took: Duration | None = None
-    task: Kind | msgspec.UnsetType = msgspec.UNSET
-    figures: Figures | msgspec.UnsetType = msgspec.UNSET
+    task: Kind | None = None
+    metrics: ModelMetrics = {}
 
     def __post_init__(self) -> None:
-        check_figures(self)
+        check_metrics(self)
 
 
-class JobView(msgspec.Struct, frozen=True):
-    """A job as a person sees it."""
+class JobView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job as shown to operators."""
 
     job: Label
     strategy: Label
@@ -340,37 +336,36 @@ class JobView(msgspec.Struct, frozen=True):
     devices: Number
     tours: Annotated[tuple[TourView, ...], msgspec.Meta(max_length=1000)] = ()
     history: Annotated[tuple[RoundReport, ...], msgspec.Meta(max_length=1000)] = ()
-    models: JobModels | msgspec.UnsetType = msgspec.UNSET
-    """Unset in lists, and before 0.4.0."""
-    times: JobTimes | msgspec.UnsetType = msgspec.UNSET
-    """Unset before 0.4.0."""
-    news: JobNews | msgspec.UnsetType = msgspec.UNSET
-    """Unset in lists, and before 0.4.0."""
+    models: JobModels | None = None
+    """None in lists."""
+    times: JobTimes = JobTimes()
+    news: JobNews | None = None
+    """None in lists."""
 
     @property
     def task(self) -> Kind:
-        """What the job learns."""
-        return (self.times and self.times.task) or "classification"
+        """The kind of the job's task."""
+        return self.times.task or "classification"
 
     @property
-    def figures(self) -> dict[str, float]:
-        """How good the newest model is, besides its accuracy and loss."""
-        return (self.times and self.times.figures) or {}
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the newest model other than its accuracy and loss."""
+        return self.times.metrics
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What people should know since the newest round."""
+        """What operators should know since the newest round."""
         return self.news.notes if self.news else ()
 
     @property
     def always(self) -> tuple[str, ...]:
-        """The devices that every round took, where it does not take all."""
+        """Devices selected in every round, unless all are."""
         return self.news.always if self.news else ()
 
     @property
     def never(self) -> tuple[str, ...]:
-        """The devices that were here and that no round took."""
+        """Available devices that no round selected."""
         return self.news.never if self.news else ()
 
     def __post_init__(self) -> None:
-        check_figures(self)
+        check_metrics(self)

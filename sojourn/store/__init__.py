@@ -1,1 +1,1 @@
-"""What a node keeps: its journal, its blobs, and files written in one step."""
+"""Persistence of a node: the journal, blobs, and atomic file writes."""

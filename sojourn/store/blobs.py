@@ -1,4 +1,4 @@
-"""Content-addressed blobs: hash leaves of 28 KiB, a digest over their hashes, and folders that keep them.
+"""Content-addressed blobs: hash leaves of 28 KiB, a digest over their hashes, and storage in folders.
 
 digest = SHA-256("sojourn-blob-1" + size as 8 bytes, little-endian + the SHA-256 of every leaf, in order)
 """
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sojourn.errors import DiskFull, InvalidBlob, MissingBlob, StoreError
 from sojourn.protocol.wire import Ref
-from sojourn.store.files import BESIDE, move_into_place, sync_path, write_atomically
-from sojourn.store.private import private_file
+from sojourn.store.files import TEMP_SUFFIX, move_into_place, private_file, sync_path, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,19 +24,19 @@ if TYPE_CHECKING:
     from sojourn.parts import Encoding
 
 LEAF = 28 << 10
-"""Two leaves and their envelope fit into 60,000 bytes, which every broker takes."""
+"""Two leaves and their envelope fit into 60,000 bytes, which every broker accepts."""
 HASH = 32
-_AT_ONCE = 32
+_LEAVES_PER_READ = 32
 _PREFIX = b"sojourn-blob-1"
 
 
 def leaf_count(size: int) -> int:
-    """How many leaves a blob of this size has; an empty one has none."""
+    """Return the number of leaves of a blob of this size; 0 for an empty blob."""
     return -(-size // LEAF)
 
 
 def leaf_hashes(data: bytes | memoryview) -> bytes:
-    """The hashes of all leaves, one after another."""
+    """Return the concatenated hashes of all leaves."""
     if 0 < len(data) <= LEAF:
         return hashlib.sha256(data).digest()
     view = memoryview(data)
@@ -45,94 +44,94 @@ def leaf_hashes(data: bytes | memoryview) -> bytes:
 
 
 def digest_of_hashes(size: int, hashes: bytes) -> bytes:
-    """The digest of a blob with these leaf hashes."""
+    """Return the digest of a blob with these leaf hashes."""
     return hashlib.sha256(_PREFIX + size.to_bytes(8, "little") + hashes).digest()
 
 
 def digest_of(data: bytes | memoryview) -> bytes:
-    """The digest of a blob."""
+    """Return the digest of a blob."""
     return digest_of_hashes(len(data), leaf_hashes(data))
 
 
 def ref_of(data: bytes | memoryview, encoding: Encoding | Literal["raw"] = "raw", *, delta: bool = False) -> Ref:
-    """A reference to these bytes."""
+    """Return a reference to these bytes."""
     return Ref(digest_of(data), len(data), encoding, delta)
 
 
 class Partial(Protocol):
-    """A blob that is being received; survives a restart where its folder does."""
+    """A blob that is being received; it survives a restart if its folder does."""
 
     size: int
     hashes: bytearray
 
     def add_hashes(self, first: int, hashes: bytes) -> None:
-        """Take the next hashes of the list."""
+        """Append the next hashes of the list."""
 
     def forget_hashes(self) -> None:
-        """The list is wrong: begin it anew."""
+        """Discard a wrong list of hashes."""
 
     def known(self, leaf: int) -> bytes | None:
-        """What this leaf must be, if this process has proven it already: comparing is cheaper than hashing."""
+        """Return the content of a leaf that this process has already verified: comparing is cheaper than hashing."""
 
     def write(self, leaf: int, data: bytes | memoryview) -> None:
-        """Keep one verified leaf."""
+        """Store a verified leaf."""
 
     def held(self) -> set[int]:
-        """The leaves that are already here, verified."""
+        """Return the verified leaves."""
 
 
 class BlobStore(Protocol):
-    """Where a node keeps its blobs."""
+    """A node's storage of blobs."""
 
     def has(self, digest: bytes) -> bool:
-        """Whether the whole blob is here."""
+        """Return whether the complete blob is stored."""
 
     def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
-        """Its bytes, or some of them. A missing blob is a MissingBlob, which is a KeyError too."""
+        """Return the bytes of a blob, or some of them; raise MissingBlob, which is also a KeyError."""
 
     def size(self, digest: bytes) -> int:
-        """Its size. A missing blob is a KeyError."""
+        """Return the size of a blob; raise KeyError if it is missing."""
 
     def hashes(self, digest: bytes, first: int, stop: int) -> bytes:
-        """The hashes of some of its leaves. A missing blob is a KeyError."""
+        """Return the hashes of some of a blob's leaves; raise KeyError if it is missing."""
 
     def put(self, data: bytes | memoryview, digest: bytes | None = None) -> bytes:
-        """Keep these bytes; returns their digest."""
+        """Store these bytes and return their digest."""
 
     def partial(self, digest: bytes, size: int) -> Partial:
-        """Begin or go on receiving a blob."""
+        """Start or resume receiving a blob."""
 
     def complete(self, digest: bytes) -> None:
-        """All leaves of a partial are here: it becomes a blob."""
+        """Convert a complete partial to a blob."""
 
     def sync(self, digest: bytes) -> None:
-        """Make sure that a blob survives a power cut."""
+        """Flush a blob to disk, so that it survives a power failure."""
 
     def sweep(self, live: AbstractSet[bytes]) -> int:
-        """Delete every blob and partial that is not live; returns how many."""
+        """Delete every blob and partial that is not live; return their number."""
 
     def drop_damaged(self, digests: Iterable[bytes]) -> list[bytes]:
-        """Delete those of these blobs whose bytes are not what their digest says; returns their digests."""
+        """Delete those of these blobs whose bytes do not match their digest; return their digests."""
 
 
 def missing(digest: bytes, where: str) -> MissingBlob:
-    """The error that says which blob is gone, and from where."""
-    return MissingBlob(f"the blob {digest.hex()[:12]} is missing from {where}: it was deleted, or the disk lost it")
+    """Return the error for a missing blob, with its location."""
+    return MissingBlob(f"the blob {digest.hex()[:12]} is missing from {where}: it was deleted or lost")
 
 
 @contextmanager
 def disk_errors(doing: str) -> Iterator[None]:
-    """Raise DiskFull when no space is left, StoreError for any other disk error; `doing` begins the message."""
+    """Raise DiskFull if the disk is full and StoreError for other disk errors; messages begin with `doing`."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"{doing}: no space is left on the disk; free some and it goes on") from error
+            raise DiskFull(f"{doing}: the disk is full; free some space to continue") from error
         raise StoreError(f"{doing}: {error}") from error
 
 
 class FolderPartial:
-    """A partial blob in two files: its bytes in place, and the list of its leaf hashes."""
+    """A partial blob in two files: its bytes, and the list of its leaf hashes."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = size
@@ -148,7 +147,7 @@ class FolderPartial:
         return self._file
 
     def add_hashes(self, first: int, hashes: bytes) -> None:
-        """Take the next hashes of the list."""
+        """Append the next hashes of the list."""
         if first * HASH != len(self.hashes):
             return
         with disk_errors(f"writing {self._hash_path}"):
@@ -157,22 +156,22 @@ class FolderPartial:
             self._hash_path.write_bytes(self.hashes)
 
     def forget_hashes(self) -> None:
-        """The list is wrong: begin it anew."""
+        """Discard a wrong list of hashes."""
         self.hashes.clear()
         self._hash_path.unlink(missing_ok=True)
 
     def known(self, leaf: int) -> None:
-        """Never known here: leaves in a file are hashed."""
+        """Return None: leaves in a file are always hashed."""
 
     def write(self, leaf: int, data: bytes | memoryview) -> None:
-        """Keep one verified leaf."""
+        """Store a verified leaf."""
         with disk_errors(f"writing {self._path}"):
             written = 0
-            while written < len(data):  # a disk that is nearly full takes a part before it says no
+            while written < len(data):  # a nearly full disk may write only a part before it fails
                 written += os.pwrite(self._open().fileno(), memoryview(data)[written:], leaf * LEAF + written)
 
     def held(self) -> set[int]:
-        """The leaves that are here, told by their hashes: a torn write is simply not held."""
+        """Return the leaves whose hashes match; a torn write does not match."""
         if not self._path.exists():
             return set()
         data, count = self._path.read_bytes(), len(self.hashes) // HASH
@@ -184,7 +183,7 @@ class FolderPartial:
         }
 
     def close(self) -> Path:
-        """Let go of the file; returns its path."""
+        """Close the file; return its path."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -194,7 +193,7 @@ class FolderPartial:
 
 
 class FolderBlobs:
-    """Blobs as files named by their digest, written beside and renamed: a half-written one is never seen."""
+    """Blobs as files named by digest, written to a temporary name and renamed, so that they are always complete."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -203,20 +202,20 @@ class FolderBlobs:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def tidy(self) -> None:
-        """Delete what a killed process left half-written; only for who knows that nobody else writes here."""
-        for path in self._folder.glob(f"*{BESIDE}"):
+        """Delete incomplete files of a killed process; the caller must be the only writer."""
+        for path in self._folder.glob(f"*{TEMP_SUFFIX}"):
             path.unlink(missing_ok=True)
 
     def path(self, digest: bytes) -> Path:
-        """Where a blob is, or would be."""
+        """Return the path of a blob, whether it exists or not."""
         return self._folder / digest.hex()
 
     def has(self, digest: bytes) -> bool:
-        """Whether the whole blob is here."""
+        """Return whether the complete blob is stored."""
         return self.path(digest).exists()
 
     def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a blob, or some of them."""
+        """Return the bytes of a blob, or some of them."""
         try:
             with self.path(digest).open("rb", buffering=0) as file:
                 file.seek(start)
@@ -225,20 +224,20 @@ class FolderBlobs:
             raise missing(digest, f"{self._folder}") from None
 
     def size(self, digest: bytes) -> int:
-        """The size of a blob in bytes."""
+        """Return the size of a blob in bytes."""
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError:
             raise missing(digest, f"{self._folder}") from None
 
     def hashes(self, digest: bytes, first: int, stop: int) -> bytes:
-        """The hashes of some of its leaves, read a few at a time: a list of them covers tens of megabytes."""
-        starts = range(first, stop, _AT_ONCE)
-        parts = (self.read(digest, at * LEAF, min(_AT_ONCE, stop - at) * LEAF) for at in starts)
+        """Return the hashes of some of its leaves, read in small steps: they may cover tens of megabytes."""
+        starts = range(first, stop, _LEAVES_PER_READ)
+        parts = (self.read(digest, at * LEAF, min(_LEAVES_PER_READ, stop - at) * LEAF) for at in starts)
         return b"".join(leaf_hashes(part) for part in parts)
 
     def put(self, data: bytes | memoryview, digest: bytes | None = None) -> bytes:
-        """Keep these bytes."""
+        """Store these bytes."""
         key = digest or digest_of(data)
         target = self.path(key)
         if not target.exists():
@@ -247,31 +246,31 @@ class FolderBlobs:
         return key
 
     def partial(self, digest: bytes, size: int) -> FolderPartial:
-        """Begin or go on receiving a blob."""
+        """Start or resume receiving a blob."""
         if digest not in self._partials:
             self._partials[digest] = FolderPartial(self.path(digest).with_suffix(".part"), size)
         return self._partials[digest]
 
     def complete(self, digest: bytes) -> None:
-        """Make a blob of a partial one whose leaves are all here."""
+        """Convert a complete partial to a blob."""
         with disk_errors(f"keeping {self.path(digest)}"):
             path = self._partials.pop(digest).close()
             move_into_place(path, self.path(digest), sync=False)
             path.with_suffix(".hashes").unlink(missing_ok=True)
 
     def sync(self, digest: bytes) -> None:
-        """Make sure that a blob, and its name, survive a power cut."""
+        """Flush a blob and its name to disk, so that both survive a power failure."""
         with disk_errors(f"syncing {self.path(digest)}"):
             for path in (self.path(digest), self._folder):
                 sync_path(path)
 
     def sweep(self, live: AbstractSet[bytes]) -> int:
-        """Delete the blobs that are not live; returns how many."""
+        """Delete the blobs that are not live; return their number."""
         names = {digest.hex() for digest in live}
         dead = [
             path
             for path in self._folder.iterdir()
-            if path.name.partition(".")[0] not in names and path.suffix != BESIDE  # that one is being written
+            if path.name.partition(".")[0] not in names and path.suffix != TEMP_SUFFIX  # still being written
         ]
         for path in dead:
             path.unlink(missing_ok=True)
@@ -280,14 +279,14 @@ class FolderBlobs:
         return len(dead)
 
     def drop_damaged(self, digests: Iterable[bytes]) -> list[bytes]:
-        """Delete those of these blobs whose bytes are not what their digest says; returns their digests."""
+        """Delete those of these blobs whose bytes do not match their digest; return their digests."""
         damaged = [digest for digest in digests if self.has(digest) and digest_of(self._content(digest)) != digest]
         for digest in damaged:
             self.path(digest).unlink(missing_ok=True)
         return damaged
 
     def _content(self, digest: bytes) -> bytes:
-        """All bytes of a blob; none where the disk does not give them back."""
+        """Return all bytes of a blob, or no bytes if the disk fails to read them."""
         try:
             return self.read(digest)
         except OSError:
@@ -295,7 +294,7 @@ class FolderBlobs:
 
 
 def verified(data: bytes, ref: Ref) -> bytes:
-    """The bytes, if they are what the reference says."""
+    """Return the bytes if they match the reference; otherwise raise InvalidBlob."""
     if len(data) != ref.size or digest_of(data) != ref.digest:
         raise InvalidBlob(f"{len(data)} bytes do not match the digest {ref.digest.hex()[:12]}")
     return data

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The agent's unit under a real systemd, in a container that boots: it starts and says that it is ready, trains inside
+# The agent's unit under a real systemd, in a container that boots: it starts and reports that it is ready, trains inside
 # of its sandbox, serves a release to a program of its group and to no other, comes back after kill -9 and when it hangs,
 # and is gone after --uninstall.
 # Needs root, systemd-nspawn (systemd-container), mmdebstrap and a network, or ROOT_TAR and WHEELHOUSE as chroot.sh has them.
@@ -42,7 +42,7 @@ from pathlib import Path
 from coordinator.releases.file import read_release
 from sojourn.data.source import DataSettings
 from edge_agent.releases.installing import Installer
-from edge_agent.releases.work import Install
+from edge_agent.releases.orders import Install
 from sojourn.store.blobs import FolderBlobs
 store, release = Path("/var/lib/sojourn-agent"), read_release(Path("/digits-1.release"))
 for blob in (release.graph, release.card_bytes):
@@ -55,15 +55,15 @@ cat >"$root/trial.sh" <<'END'
 set -euo pipefail
 unit=sojourn-agent.service
 pid() { systemctl show --property MainPID --value $unit; }
-wait_for() { for _ in $(seq 120); do if "$@"; then return 0; fi; sleep 1; done; echo "in vain: $*"; systemctl status $unit; return 1; }
+wait_for() { for _ in $(seq 120); do if "$@"; then return 0; fi; sleep 1; done; echo "timed out: $*"; systemctl status $unit; return 1; }
 is_new() { [ "$(systemctl is-active $unit)" = active ] && [ "$(pid)" != "$1" ] && [ "$(pid)" != 0 ]; }
 restarts() { systemctl show --property NRestarts --value $unit; }
 
 sh /device/install.sh --wheelhouse /wheels --bundle /pi-1.tar.gz
 [ "$(systemctl is-active $unit)" = active ]
 [ "$(stat --format %U "/proc/$(pid)")" = sojourn-agent ]
-journalctl --unit $unit | grep --quiet "trying again until it works"
-echo "PASSED it starts, and says that it is ready"
+journalctl --unit $unit | grep --quiet "; retrying"
+echo "PASSED it starts, and reports that it is ready"
 
 first=$(pid)
 kill -9 "$first"

@@ -1,4 +1,4 @@
-"""Nothing that is fetched is run before its checksum was compared: in scripts, and in what the pages tell people."""
+"""Every download is verified by its checksum before it is used: in scripts, and in the commands on pages."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ INTO_A_SHELL = re.compile(r"\|\s*(sudo\s+)?(-\S+\s+)*(ba|da|z)?sh\b|\b(sh|bash|e
 FETCHES = re.compile(r"(^|[\s`(&;|])(curl|wget)\s+[^`\n]*(https?:|\$)|^\s*ADD\s+https?:|urlretrieve")
 CHECKS = re.compile(r"sha256sum --check|sha256sum -c|--checksum=sha256:")
 HERE = re.compile(r"(//|\s)localhost[:/]")
-"""What is asked of this machine is no download."""
+"""Requests to this machine are not downloads."""
 NEAR = 6
-"""Lines after a download in which its checksum must be compared."""
+"""The number of lines after a download within which its checksum must be compared."""
 
 
 def unchecked(text: str) -> list[str]:
-    """The lines that run, or keep, what nobody has compared with a checksum."""
+    """Return the lines that run or keep a download without a checksum comparison."""
     lines = text.splitlines()
     return [
         line.strip()
@@ -58,22 +58,22 @@ def unchecked(text: str) -> list[str]:
         "ADD https://example.org/x.tar.gz /x",
     ],
 )
-def test_a_download_without_a_checksum_is_seen(line: str) -> None:
+def test_download_without_checksum_is_detected(line: str) -> None:
     assert unchecked(f"first\n{line}\nlast")
 
 
-def test_one_with_a_checksum_is_not() -> None:
+def test_download_with_checksum_is_accepted() -> None:
     assert unchecked('curl --output file https://example.org/x\necho "0abc  file" | sha256sum --check\n') == []
     assert unchecked("ADD --checksum=sha256:0abc https://example.org/x /x") == []
 
 
-def test_no_script_and_no_page_fetches_what_is_not_checked() -> None:
+def test_every_download_in_scripts_and_pages_has_a_checksum() -> None:
     assert {ROOT / "README.md", ROOT / "deploy" / "coordinator" / "cloud-init.yaml", ROOT / ".ci" / "run"} <= set(FILES)
     found = {str(path.relative_to(ROOT)): unchecked(path.read_text()) for path in FILES}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
-def test_a_fresh_machine_installs_only_the_source_whose_checksum_was_given(tmp_path: Path) -> None:
+def test_new_machine_installs_only_source_with_given_checksum(tmp_path: Path) -> None:
     made = yaml.safe_load((ROOT / "deploy" / "coordinator" / "cloud-init.yaml").read_text())
     script = next(each["content"] for each in made["write_files"] if each["path"] == "/usr/local/sbin/sojourn-setup")
     (tmp_path / "setup").write_text(script.replace("/etc/sojourn/site.env", str(tmp_path / "site.env")))
@@ -89,6 +89,6 @@ def test_a_fresh_machine_installs_only_the_source_whose_checksum_was_given(tmp_p
     right = hashlib.sha256((tmp_path / "source.tar.gz").read_bytes()).hexdigest()
     assert ran(right)[:2] == (3, "installing a coordinator\n")
     for wrong in ("", "0" * 64, right[:-1]):
-        code, said, complaint = ran(wrong)
-        assert (code, said) == (1, "")
+        code, output, complaint = ran(wrong)
+        assert (code, output) == (1, "")
         assert "nothing was installed" in complaint

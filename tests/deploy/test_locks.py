@@ -1,4 +1,4 @@
-"""The files with hashes: they hold what is needed, for every machine and Python, and pip takes nothing else."""
+"""The files with hashes contain all that is needed, for every machine and Python, and pip accepts nothing else."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from deploy.make_lock import cpu_builds
 from deploy.needed import constraints, needed
 
 GLIBC = 28
-"""What docs/systems.md asks for: 2.28."""
+"""The glibc version in docs/systems.md: 2.28."""
 
 
 @pytest.mark.parametrize("kind", INSTALLS)
-def test_what_is_pinned_is_what_is_needed_at_the_tested_versions(kind: str) -> None:
+def test_lock_files_pin_required_packages_at_tested_versions(kind: str) -> None:
     pins = read_lock(INSTALLS[kind].file)
     assert {pin.name: pin.version for pin in pins} == needed(kind)
     tested = constraints()
@@ -29,7 +29,7 @@ def test_what_is_pinned_is_what_is_needed_at_the_tested_versions(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", INSTALLS)
-def test_every_package_has_a_wheel_for_every_machine_and_python(kind: str) -> None:
+def test_every_package_has_a_wheel_for_every_platform(kind: str) -> None:
     pins = read_lock(INSTALLS[kind].file)
     for python in PYTHONS:
         for machine in MACHINES:
@@ -39,7 +39,7 @@ def test_every_package_has_a_wheel_for_every_machine_and_python(kind: str) -> No
     assert all(re.fullmatch(r"[0-9a-f]{64}", hash_) for pin in pins for hash_ in pin.wheels.values())
 
 
-def test_a_device_needs_a_part_of_what_a_coordinator_needs_and_neither_torch_nor_a_builder() -> None:
+def test_device_lock_is_a_subset_without_torch_or_builders() -> None:
     device, cloud = ({pin.name: pin for pin in read_lock(INSTALLS[kind].file)} for kind in ("device", "cloud"))
     assert device.items() <= cloud.items()
     assert not {"torch", "onnx", "scikit-learn", "setuptools", "pip"} & set(device)
@@ -50,7 +50,7 @@ def test_a_device_needs_a_part_of_what_a_coordinator_needs_and_neither_torch_nor
 
 
 def make_wheel(folder: Path, content: str) -> Path:
-    """The smallest thing that pip installs."""
+    """Make the smallest package that pip installs."""
     path = folder / "trifle-1.0-py3-none-any.whl"
     about = "trifle-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as wheel:
@@ -61,7 +61,7 @@ def make_wheel(folder: Path, content: str) -> Path:
     return path
 
 
-def test_pip_takes_a_wheel_with_the_hash_and_refuses_one_without(tmp_path: Path) -> None:
+def test_pip_accepts_only_the_wheel_with_the_locked_hash(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "")
     install = Install(tmp_path / "requirements.txt", "a trial")
     hashes = {"trifle-1.0-py2-none-any.whl": "0" * 64, wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest()}

@@ -1,4 +1,4 @@
-"""What is shipped for Prometheus and Grafana: its own tools take it, and it names nothing that nobody tells."""
+"""The files for Prometheus and Grafana: their own tools accept them, and they name only metrics that exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "deploy" / "observability"
 ALERTS, CASES = SHIPPED / "alerts.yml", ROOT / "tests" / "deploy" / "alert_cases.yml"
 DASHBOARD = json.loads((SHIPPED / "grafana-dashboard.json").read_text())
-TOLD = {
+REPORTED = {
     name
     for metric in METRICS
     for name in (
@@ -39,31 +39,31 @@ def named(text: str) -> set[str]:
 
 
 def expressions() -> list[str]:
-    """What the dashboard asks Prometheus for, with its variables filled in."""
+    """Return the dashboard's queries, with its variables filled in."""
     found = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
     return [each.replace("$__rate_interval", "5m").replace("$site", ".*").replace("$run", ".*") for each in found]
 
 
-def test_prometheus_takes_the_rules_and_the_configuration() -> None:
+def test_prometheus_accepts_rules_and_configuration() -> None:
     assert f"{len(alert_names())} rules found" in promtool("check", "rules", "alerts.yml")
     promtool("check", "config", "prometheus.yml")
 
 
-def test_every_alert_fires_when_it_should_and_only_then() -> None:
+def test_alerts_fire_exactly_when_expected() -> None:
     assert set(re.findall(r"alertname: (\w+)", CASES.read_text())) == set(alert_names())
     promtool("test", "rules", CASES.name, folder=CASES.parent)
 
 
-def test_alerts_and_dashboard_name_only_what_is_told() -> None:
+def test_alerts_and_dashboard_use_only_existing_metrics() -> None:
     asked = named(ALERTS.read_text()) | {name for each in expressions() for name in named(each)}
     assert len(asked) > 25
-    assert asked - TOLD == set()
+    assert asked - REPORTED == set()
     variables = {name for each in DASHBOARD["templating"]["list"] for name in named(str(each["query"]))}
-    assert variables - TOLD == set()
+    assert variables - REPORTED == set()
 
 
-def test_no_figure_of_the_dashboard_is_left_out_by_mistake() -> None:
-    """What is told and not drawn: what is of one agent alone, and what only an alert needs."""
+def test_metrics_missing_from_the_dashboard_are_intended() -> None:
+    """Metrics that are not drawn: those of a single agent, and those that only an alert needs."""
     asked = " ".join(expressions())
     assert {metric.name for metric in METRICS if metric.name not in asked} == {
         "sojourn_build_info", "sojourn_loop_responding", "sojourn_agent_state", "sojourn_agent_visit_duration_seconds",
@@ -73,7 +73,7 @@ def test_no_figure_of_the_dashboard_is_left_out_by_mistake() -> None:
     }  # fmt: skip
 
 
-def test_prometheus_understands_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+def test_prometheus_parses_every_dashboard_expression(tmp_path: Path) -> None:
     rules = [
         f"      - record: panel:{number}\n        expr: {json.dumps(each)}" for number, each in enumerate(expressions())
     ]
@@ -81,7 +81,7 @@ def test_prometheus_understands_every_expression_of_the_dashboard(tmp_path: Path
     promtool("check", "rules", "panels.yml", folder=tmp_path)
 
 
-def test_panels_lie_beside_each_other_and_have_their_own_numbers() -> None:
+def test_panels_do_not_overlap_and_have_unique_ids() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells: set[tuple[int, int]] = set()

@@ -1,4 +1,4 @@
-"""The scripts and files of deploy/, looked at without an engine or a machine to run them on."""
+"""The scripts and files of deploy/, checked without an engine or a machine to run them on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (("--wrong",), "error: unknown argument: --wrong"),
         (("--bundle",), "error: --bundle needs a value"),
@@ -45,15 +45,15 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
         (("--wheel", "x", "--wheelhouse", "y"), "error: --wheel and --wheelhouse: give one of them"),
     ],
 )
-def test_the_install_script_refuses_what_it_does_not_know(arguments: tuple[str, ...], said: str) -> None:
+def test_install_script_rejects_unknown_arguments(arguments: tuple[str, ...], output: str) -> None:
     script = str(DEPLOY / "device" / "install.sh")
     done = subprocess.run(["sh", script, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith(said)
+    assert done.stderr.startswith(output)
 
 
 @pytest.mark.parametrize("script", ["device/install.sh", "install-server.sh"])
-def test_an_upgrade_takes_along_what_was_added_for_metrics(script: str, tmp_path: Path) -> None:
+def test_upgrade_keeps_packages_added_for_metrics(script: str, tmp_path: Path) -> None:
     text = (DEPLOY / script).read_text()
     loop = re.search(r"^ *for each in .*prometheus_client\*; do\n(?:.*\n){1,2}? *done$", text, re.MULTILINE)
     assert loop is not None
@@ -71,7 +71,7 @@ def test_an_upgrade_takes_along_what_was_added_for_metrics(script: str, tmp_path
     assert found == ["prometheus_client-0.26.0.dist-info/file", "prometheus_client/file"]
 
 
-def test_the_cloud_init_file_is_one_and_its_script_is_sound(tmp_path: Path) -> None:
+def test_cloud_init_file_and_its_script_are_valid(tmp_path: Path) -> None:
     assert (DEPLOY / "coordinator" / "cloud-init.yaml").read_text().startswith("#cloud-config\n")
     made = cloud_init()
     assert {"mosquitto", "python3-venv", "curl"} <= set(made["packages"])
@@ -85,7 +85,7 @@ def test_the_cloud_init_file_is_one_and_its_script_is_sound(tmp_path: Path) -> N
     assert set(env) == {"SOURCE", "SHA256", "HOST", "FLEET"}
 
 
-def test_compose_starts_the_broker_after_the_keys_and_lets_nobody_in_unencrypted() -> None:
+def test_compose_starts_broker_after_keys_with_tls_only() -> None:
     made = yaml.safe_load((DEPLOY / "coordinator" / "docker-compose.yml").read_text())
     services = made["services"]
     assert set(services) == {"keys", "broker", "coordinator"}
@@ -108,7 +108,7 @@ def instructions(file: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.parent.name)
-def test_a_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user(file: Path, tmp_path: Path) -> None:
+def test_dockerfile_copies_existing_files_and_drops_root(file: Path, tmp_path: Path) -> None:
     made = instructions(file)
     words = [word for word, _ in made]
     assert set(words) <= {
@@ -132,8 +132,8 @@ def test_a_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user(file: Path
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.parent.name)
-def test_a_dockerfile_installs_as_the_install_script_does(file: Path) -> None:
-    """Their steps are the ones that the clean root tries for real."""
+def test_dockerfile_installs_like_the_install_script(file: Path) -> None:
+    """The steps in the instructions are those that the test in a clean root executes."""
     install = next(rest for word, rest in instructions(file) if word == "RUN")
     steps = [shlex.split(step) for step in install.split("&&")]
     assert steps[0] == ["python", "-m", "venv", "/opt/sojourn"]

@@ -1,4 +1,4 @@
-"""What systemd says of the units, without being asked to run them."""
+"""What systemd's tools report about the units, without running them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settings(unit: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_there_is_a_unit_for_each_role() -> None:
+def test_every_role_has_a_unit() -> None:
     assert [unit.name for unit in UNITS] == [
         "sojourn-coordinator.service",
         "sojourn-web.service",
@@ -45,8 +45,8 @@ def test_there_is_a_unit_for_each_role() -> None:
 
 
 @pytest.mark.parametrize("unit", [*UNITS, DOOR], ids=lambda unit: unit.stem)
-def test_a_unit_is_understood_and_leaves_little_exposed(unit: Path, tmp_path: Path) -> None:
-    """The program is not installed here: another one stands in for it."""
+def test_unit_passes_verification_and_security_score(unit: Path, tmp_path: Path) -> None:
+    """The program is not installed here: another one takes its place."""
     copy = tmp_path / unit.name
     copy.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text()))
     done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
@@ -58,7 +58,7 @@ def test_a_unit_is_understood_and_leaves_little_exposed(unit: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_a_unit_is_watched_restarted_and_bounded(unit: Path) -> None:
+def test_unit_has_watchdog_restart_and_limits(unit: Path) -> None:
     found = settings(unit)
     assert found["Type"] == ["notify"]
     assert found["Restart"] == ["on-failure"]
@@ -67,12 +67,12 @@ def test_a_unit_is_watched_restarted_and_bounded(unit: Path) -> None:
     assert found["MemoryMax"][0].endswith("%")
     role = unit.stem.removeprefix("sojourn-")
     assert found["User"] == [f"sojourn-{role}"]
-    # What a snapshot at the end takes must not be cut off.
+    # The final snapshot must not be cut off.
     assert int(found["TimeoutStopSec"][0]) >= 60
 
 
-def test_what_the_door_changes_the_broker_reads_again(tmp_path: Path) -> None:
-    """The door can write the fleet's folder and nothing else, and a unit of its own tells the broker."""
+def test_broker_reloads_files_changed_by_the_door(tmp_path: Path) -> None:
+    """The door can write only the fleet's folder; a separate unit reloads the broker."""
     found = settings(DOOR)
     assert found["ReadWritePaths"] == ["/etc/sojourn/fleet"]
     assert found["CapabilityBoundingSet"] == ["CAP_CHOWN CAP_FOWNER"]
@@ -87,7 +87,7 @@ def test_what_the_door_changes_the_broker_reads_again(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_drop_in_of_mosquitto_fits_debians_unit(tmp_path: Path) -> None:
+def test_mosquitto_drop_in_fits_the_debian_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "edge" / "mosquitto.service.d" / "sojourn.conf").read_text()
     folder = tmp_path / "mosquitto.service.d"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The pages of this repository as a reader sees them: their sections, their blocks of code, their commands."""
+"""The pages of this repository: their sections, blocks of code, and commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Block(NamedTuple):
 
     @property
     def commands(self) -> list[str]:
-        """What is typed into a shell, one command each; a backslash at the end goes on, comments are left out."""
+        """The shell commands of the block; lines after a backslash are joined, comments are left out."""
         whole = re.sub(r"\\\n\s*", " ", self.text)
         return [
             line.split("  #")[0].strip() for line in whole.splitlines() if line.strip() and not line.startswith("#")
@@ -29,12 +29,12 @@ class Block(NamedTuple):
 
 
 def pages() -> list[Path]:
-    """All pages; what an installed package or a build brought is none of ours."""
+    """Return all pages, without those of installed packages and builds."""
     return [path for path in sorted(ROOT.rglob("*.md")) if not _SKIPPED.intersection(path.relative_to(ROOT).parts)]
 
 
 def section(page: str, heading: str) -> str:
-    """What stands under a heading, up to the next one of any level."""
+    """Return the text under a heading, up to the next one of any level."""
     _, found, rest = page.partition(f"\n{heading}\n")
     assert found, f"there is no {heading!r}"
     outside = re.sub(
@@ -44,7 +44,7 @@ def section(page: str, heading: str) -> str:
 
 
 def blocks(text: str) -> list[Block]:
-    """The fenced blocks of a text."""
+    """Return the fenced blocks of a text."""
     found = []
     for match in _FENCE.finditer(text):
         before = [line for line in text[: match.start()].splitlines() if line.strip()]
@@ -54,5 +54,5 @@ def blocks(text: str) -> list[Block]:
 
 
 def runs_on(command: str) -> bool:
-    """Whether a command stays until it is stopped, and so has a terminal of its own."""
+    """Return whether a command runs until it is stopped, and so needs a separate terminal."""
     return command.startswith(_ROLES)

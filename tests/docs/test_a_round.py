@@ -1,4 +1,4 @@
-"""docs/a-round.md follows a round through the code: the functions are there, and they are called in that order."""
+"""docs/a-round.md follows a round through the code: the functions exist, and are called in that order."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "a-round.md").read_text(encoding="utf-8")
-TOLD = re.findall(r"^\| `([\w.]+)` \| `([\w/]+\.py)` \|", PAGE, re.MULTILINE)
+REPORTED = re.findall(r"^\| `([\w.]+)` \| `([\w/]+\.py)` \|", PAGE, re.MULTILINE)
 SEED = 1811
-"""A seed of this test's own: what another test has trained is remembered, not trained again."""
+"""A seed that no other test uses: results of other tests are cached, not trained again."""
 
 
 def calls_of_a_round() -> list[tuple[str, str]]:
-    """The functions of ours that run in the second round of a VISIT job, in the order of their calls."""
+    """Return the project's functions that run in the second round of a VISIT job, in the order of their calls."""
     calls: list[tuple[str, str]] = []
     prefix = f"{ROOT}/"
 
@@ -28,7 +28,7 @@ def calls_of_a_round() -> list[tuple[str, str]]:
         if event == "call" and frame.f_code.co_filename.startswith(prefix):
             calls.append((frame.f_code.co_qualname, frame.f_code.co_filename.removeprefix(prefix)))
 
-    kit_of_jobs()  # compiling is no part of a round, and takes three times as long when every call is noted
+    kit_of_jobs()  # compiling is not part of a round, and takes three times as long while calls are recorded
     before = sys.getprofile()
     sys.setprofile(note)
     try:
@@ -36,18 +36,18 @@ def calls_of_a_round() -> list[tuple[str, str]]:
     finally:
         sys.setprofile(before)
     assert (done.state.status, len(done.state.history)) == ("done", 2)
-    planned = [at for at, call in enumerate(calls) if call == TOLD[0]]
+    planned = [at for at, call in enumerate(calls) if call == REPORTED[0]]
     return calls[planned[-1] :]
 
 
-def test_the_page_names_the_functions_of_a_round_in_the_order_of_their_calls() -> None:
-    assert len(TOLD) > 40
+def test_page_lists_functions_of_a_round_in_call_order() -> None:
+    assert len(REPORTED) > 40
     rest = iter(calls_of_a_round())
-    for told in TOLD:
-        assert told in rest, f"{told[0]} of {told[1]} is not called here: what has become of it?"
+    for reported in REPORTED:
+        assert reported in rest, f"{reported[0]} of {reported[1]} is not called here: what has become of it?"
 
 
-def test_each_journal_record_and_message_that_the_page_names_exists() -> None:
+def test_named_records_and_messages_exist() -> None:
     named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*)`", PAGE))
     assert len(named) > 12
     files = [*ROOT.glob("*/**/records.py"), ROOT / "sojourn" / "protocol" / "messages.py"]
@@ -55,5 +55,5 @@ def test_each_journal_record_and_message_that_the_page_names_exists() -> None:
     assert [name for name in named if not re.search(rf"^class {name}\b", source, re.MULTILINE)] == []
 
 
-def test_the_page_can_be_read_in_five_minutes() -> None:
+def test_page_takes_five_minutes_to_read() -> None:
     assert len(PAGE.split()) < 1200

@@ -1,4 +1,4 @@
-"""Every `sojourn ...` on a page is one that the command line takes: no command and no flag that is not there."""
+"""Every `sojourn ...` on a page is valid: all its commands and flags exist."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.docs.pages import ROOT, blocks, pages
 
 INLINE = re.compile(r"`([^`]*)`", re.DOTALL)
 PROMPT = re.compile(r"^(?:\w+\$ +|sudo +|\S*/bin/|SOJOURN_\w+=\S+ +)+")
-OLDER = {"CHANGELOG.md", "docs/upgrading.md"}
-"""Pages that tell of earlier versions, whose commands were theirs."""
+OLDER = {"CHANGELOG.md"}
+"""Pages with commands of earlier versions."""
 ELLIPSIS = {"...", "…"}
 ROOT_COMMAND = typer.main.get_command(app)
 
 
 class Shown(NamedTuple):
-    """A command as a page shows it; `whole` if it is one that can be typed as it is."""
+    """A command on a page; `whole` if it can be typed as shown."""
 
     page: str
     text: str
@@ -50,14 +50,14 @@ SHOWN = shown()
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a command up to a comment, a redirection or an ellipsis."""
+    """Return the words of a command up to a comment, a redirection or an ellipsis."""
     words = shlex.split(text, comments=True)
     ends = [at for at, word in enumerate(words) if word in ELLIPSIS or re.match(r"\d?[<>]|&$", word)]
     return words[1 : min(ends, default=len(words))]
 
 
 def resolved(words: list[str]) -> tuple[Any, list[str], Any]:
-    """The command that the first words name, the words that are left to it, and its context."""
+    """Return the command that the first words name, its remaining words, and its context."""
     command, context = ROOT_COMMAND, typer.Context(ROOT_COMMAND, info_name="sojourn")
     while hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
         name, command, words = command.resolve_command(context, words)
@@ -66,7 +66,7 @@ def resolved(words: list[str]) -> tuple[Any, list[str], Any]:
 
 
 @pytest.mark.parametrize("each", SHOWN, ids=lambda each: f"{each.page}: {each.text}")
-def test_what_a_page_shows_is_a_command(each: Shown) -> None:
+def test_command_on_a_page_is_valid(each: Shown) -> None:
     words = words_of(each.text)
     assert words, each
     command, rest, context = resolved(words)
@@ -88,6 +88,6 @@ def test_commands_are_found_on_the_pages() -> None:
 @pytest.mark.parametrize(
     "text", ["sojourn job sumbit job.toml", "sojourn job submit job.toml --wacth", "sojourn agent run --name"]
 )
-def test_a_mistake_on_a_page_would_be_seen(text: str) -> None:
+def test_invalid_command_on_a_page_is_detected(text: str) -> None:
     with pytest.raises((Exception, SystemExit)):  # typer's click has no public types
-        test_what_a_page_shows_is_a_command(Shown("a page", text, whole=True))
+        test_command_on_a_page_is_valid(Shown("a page", text, whole=True))

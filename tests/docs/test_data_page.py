@@ -1,4 +1,4 @@
-"""The files on the page about data are read as the page says."""
+"""The files on the page about data are read as described there."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def file_with(word: str) -> str:
         ),
     ],
 )
-def test_files_that_a_person_copies(tmp_path: Path, word: str, form: Any, settings: Any, x: Any, y: Any) -> None:
+def test_example_files_are_read_as_described(
+    tmp_path: Path, word: str, form: Any, settings: Any, x: Any, y: Any
+) -> None:
     path = tmp_path / "data.csv"
     path.write_text(file_with(word), encoding="utf-8")
     samples = load_data(DataSettings(path=str(path), **settings), form)
@@ -64,13 +66,13 @@ def test_files_that_a_person_copies(tmp_path: Path, word: str, form: Any, settin
     assert not survey(DataSettings(path=str(path), **settings), form.task or None).summary.fault
 
 
-def test_the_list_of_images_is_read(tmp_path: Path) -> None:
+def test_example_image_list_is_read(tmp_path: Path) -> None:
     (tmp_path / "targets.csv").write_text(file_with("file"), encoding="utf-8")
     form = form_of("regression", (1, 2, 2), (2,), names=("temperature", "load"))
     content = read_content(DataSettings(path=str(tmp_path)), "train", form.input, (), form.task or None)
     assert content.skipped == ("2 rows of targets.csv without an image: '2026/05/01.png', '2026/05/02.png'",)
 
 
-def test_every_key_of_the_page_is_one() -> None:
+def test_every_key_on_the_page_exists() -> None:
     (keys,) = re.findall(r"\[data\] {5,}# of an agent\n(.*?)```", PAGE, re.DOTALL)
     assert {line.partition(" =")[0] for line in keys.splitlines()} <= set(DataSettings.__struct_fields__)

@@ -1,4 +1,4 @@
-"""README is followed to the letter: from a clone to a model of one's own, trained on one's own images over a broker."""
+"""README is followed literally: from a clone to a custom model, trained on custom images over a broker."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.docs.walk import BACK, FIRST, README, commands
 PETS = {"cat": (200, 60, 40), "dog": (40, 70, 200)}
 IMAGES = {"pi-1": 30, "pi-2": 24, "test": 25}
 UNSHARED: tuple[list[str], ...] = (["unshare", "--net"], ["unshare", "--user", "--map-root-user", "--net"], [])
-"""Ways to a network in which the page's port and address are free; where none is allowed, the machine's own."""
+"""Ways to get a network in which the page's port and address are free; the last one is the machine's own network."""
 
 
 @pytest.fixture(scope="module")
 def clone():
-    """A folder as a clone would be, with somebody's images; short, since sockets lie in it."""
+    """Return a folder like a clone, with images; its path is short, since it contains sockets."""
     folder = Path(tempfile.mkdtemp(prefix="hour-"))
     random = np.random.default_rng(0)
     for owner, count in IMAGES.items():
@@ -47,23 +47,23 @@ def a_network() -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_the_page_leads_from_a_clone_to_a_model_of_one_s_own(clone: Path) -> None:
+def test_readme_leads_from_a_clone_to_a_custom_model(clone: Path) -> None:
     command = [*a_network(), sys.executable, "-m", "tests.docs.walk", str(clone)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    told = json.loads(done.stdout)
-    failed = [each for each in told if each["code"] not in (0, None)]
+    reported = json.loads(done.stdout)
+    failed = [each for each in reported if each["code"] not in (0, None)]
     assert (done.returncode, failed) == (0, []), done.stderr
-    said = {each["command"]: each["said"] for each in told}
-    assert "60 samples" in said["sojourn agent preflight --name pi-1 --data photos/pi-1 --job job.toml"]
-    assert "job pets: done, 5 rounds are done" in said["sojourn job submit job.toml --watch"]
-    assert "pets 1 is done; 2 serving" in next(text for typed, text in said.items() if "release rollout" in typed)
-    assert "cat" in said["sojourn agent predict pets photos/test/cat/1.jpg --name pi-1"].split("\n")[1].split()[1]
+    output = {each["command"]: each["output"] for each in reported}
+    assert "60 samples" in output["sojourn agent preflight --name pi-1 --data photos/pi-1 --job job.toml"]
+    assert "job pets: done, 5 rounds are done" in output["sojourn job submit job.toml --watch"]
+    assert "pets 1 is done; 2 serving" in next(text for typed, text in output.items() if "release rollout" in typed)
+    assert "cat" in output["sojourn agent predict pets photos/test/cat/1.jpg --name pi-1"].split("\n")[1].split()[1]
     session = onnxruntime.InferenceSession(clone / "pets.onnx")
     assert session.get_inputs()[0].shape[1:] == [3, 32, 32]
-    assert all(len(line) <= 80 for line in said["sojourn job submit job.toml --watch"].splitlines() if "│" in line)
+    assert all(len(line) <= 80 for line in output["sojourn job submit job.toml --watch"].splitlines() if "│" in line)
 
 
-def test_the_first_hour_is_twelve_commands_and_two_files() -> None:
+def test_first_hour_takes_twelve_commands_and_two_files() -> None:
     before = [line for block in blocks(section(README, "## Try it")) for line in block.commands]
     assert before == ["git clone <this repository> sojourn && cd sojourn", "make demo"]
     assert len(before) + len(commands(FIRST)) <= 12
@@ -75,8 +75,8 @@ def test_commands_are_read_from_the_page() -> None:
     assert commands(BACK)[0] == "sojourn release key release.key"
 
 
-def test_who_has_no_images_gets_some(tmp_path: Path) -> None:
-    (block,) = blocks(section(README, "### No images at hand?"))
+def test_sample_images_can_be_created(tmp_path: Path) -> None:
+    (block,) = blocks(section(README, "### Create sample images"))
     subprocess.run(["bash", "-c", block.text.replace("python ", f"{sys.executable} ", 1)], cwd=tmp_path, check=True)
     for owner in ("pi-1", "pi-2", "test"):
         found = describe(DataSettings(path=str(tmp_path / "photos" / owner)))

@@ -1,11 +1,11 @@
-"""The table of layers on the page of models says what the tests compile and what they see refused."""
+"""The table of layers on the page of models agrees with the tests of compiled and refused layers."""
 
 from __future__ import annotations
 
 from docs.make_layers import PAGE, with_layers
 
 
-def test_the_table_of_layers_is_made_of_the_cases() -> None:
+def test_layer_table_is_generated_from_the_test_cases() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert with_layers(page) == page, "run python -m docs.make_layers"
     assert "| TransformerEncoder, TransformerEncoderLayer" in page

@@ -1,4 +1,4 @@
-"""docs/operations.md lists the figures and alerts that there are, and names no other."""
+"""docs/operations.md lists all metrics and alerts, and no others."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from docs import make_metrics
 from sojourn.metrics.catalogue import METRICS
-from sojourn.protocol.visit_words import OUTCOMES
+from sojourn.protocol.visit_outcomes import OUTCOMES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
-def test_the_tables_are_those_of_the_catalogue() -> None:
+def test_metric_tables_match_the_catalogue() -> None:
     assert make_metrics.main(["--check"]) == 0
     assert [metric.name for metric in METRICS if f"| `{metric.name}` |" not in PAGE] == []
     assert set(re.findall(r"sojourn_\w+[a-z]", PAGE)) == {metric.name for metric in METRICS}
@@ -26,5 +26,5 @@ def test_every_alert_is_explained() -> None:
     assert set(re.findall(r"Sojourn[A-Z]\w+", PAGE)) == set(alerts)
 
 
-def test_every_word_of_a_reason_is_named() -> None:
+def test_every_outcome_reason_is_listed() -> None:
     assert {word for _, word in OUTCOMES if word and f"`{word}`" not in PAGE} == set()

@@ -1,4 +1,4 @@
-"""docs/protocol.md, docs/vectors.json and the code say the same."""
+"""docs/protocol.md, docs/vectors.json and the code agree."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from coordinator import fleet_records
-from coordinator.machine import job_views, operator_requests, paging, routes
-from coordinator.rounds import failure_lines
+from coordinator.machine import job_requests, paging, rollout_progress
+from coordinator.rounds import round_messages
 from docs import make_vectors
 from docs.vectors.cast import DEVICE, EDGE
 from docs.vectors.examples import short
-from docs.vectors.telling import told
+from docs.vectors.json_values import to_json
 from edge_agent import records
 from edge_agent.releases import machine
-from hierarchy.edge.visits import STALE
+from hierarchy.edge.visits import MAX_STALE
 from sojourn import WIRE, parts
 from sojourn.brokers.acl import Members, acl_lines
 from sojourn.errors import InvalidBlob, InvalidMessage
@@ -35,15 +35,13 @@ from sojourn.links.settings import OWN_BROKER_PAYLOAD, BrokerSettings
 from sojourn.model import exemplars, scoring, vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
-from sojourn.node import exchange, node, outbox
+from sojourn.node import exchange, node, pending
 from sojourn.protocol import (
-    audit,
     envelope,
-    fleet_messages,
     limits,
-    mandate,
-    mandate_messages,
+    mandates,
     messages,
+    operator_messages,
     operators,
     release,
     signed_hop,
@@ -53,8 +51,18 @@ from sojourn.protocol import (
     wire,
 )
 from sojourn.protocol.data_summary import DataSummary, Quantity, SeriesSummary
-from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
-from sojourn.protocol.messages import BETWEEN, Message, Presence
+from sojourn.protocol.envelope import (
+    MESSAGES,
+    PRESENCES,
+    bounded,
+    kind,
+    pack,
+    pack_blob,
+    unpack,
+    unpack_blob,
+    unpack_presence,
+)
+from sojourn.protocol.registry import OperatorRequest
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Member, VisitReport
 from sojourn.randomness import batches, derive, noise
@@ -62,7 +70,7 @@ from sojourn.store.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_ha
 
 VECTORS = json.loads(make_vectors.VECTORS.read_text(encoding="utf-8"))
 PAGE = make_vectors.PAGE.read_text(encoding="utf-8")
-KINDS: dict[str, type] = {kind(form): form for form in (*get_args(Message), *get_args(Presence))}
+KINDS: dict[str, type] = {**MESSAGES, **PRESENCES}
 STRUCTURES: dict[str, type] = {
     "Training settings": parts.Training,
     **{form.__name__: form for form in (parts.TourPolicy, parts.Gate, parts.TourBounds, spec.Kit)},
@@ -78,20 +86,23 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (signed_hop.HopSignature, signed_hop.SignedHop)},
     "Quantity": Quantity,
     "SeriesSummary": SeriesSummary,
-    **{form.__name__: form for form in (VisitReport, wire.HopEnd, wire.TourTold, wire.TourView)},
+    **{form.__name__: form for form in (VisitReport, wire.HopEnd, wire.HopEnds, wire.TourView)},
     **{form.__name__: form for form in (wire.RoundReport, wire.JobView)},
     **{form.__name__: form for form in (wire.JobModels, wire.JobTimes, wire.JobNews)},
-    **{form.__name__: form for form in (fleet_messages.FleetDevice, fleet_messages.LastVisit)},
-    **{form.__name__: form for form in (fleet_messages.DeviceNow, fleet_messages.VisitNow, fleet_messages.ReleaseNow)},
+    **{form.__name__: form for form in (operator_messages.FleetDevice, operator_messages.LastVisit)},
+    **{
+        form.__name__: form
+        for form in (operator_messages.DeviceNow, operator_messages.VisitNow, operator_messages.ReleaseNow)
+    },
     **{form.__name__: form for form in (release.RolloutPlan, release.RolloutTurn)},
-    **{form.__name__: form for form in (fleet_messages.FleetChange, fleet_messages.VisitNote)},
-    **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
+    **{form.__name__: form for form in (operator_messages.FleetChange, operator_messages.VisitNote)},
+    **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.BlobRef)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
     **{form.__name__: form for form in (release.ProbeScores, release.AnomalyRule, release.TaskHealth)},
     **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
-    **{form.__name__: form for form in (mandate.SignedMandate, mandate.Mandate, operators.Request)},
-    **{form.__name__: form for form in (mandate.SignedWithdrawal, mandate.Withdrawal, operators.RequestSignature)},
-    **{form.__name__: form for form in (mandate_messages.Normalisation, audit.AuditEntry)},
+    **{form.__name__: form for form in (mandates.SignedMandate, mandates.Mandate, operators.Request)},
+    **{form.__name__: form for form in (mandates.SignedWithdrawal, mandates.Withdrawal, operators.RequestSignature)},
+    **{form.__name__: form for form in (mandates.Normalisation, operators.AuditEntry)},
     **{f"Objective `{form.__struct_config__.tag}`": form for form in get_args(parts.Objective)},
     **{f"Estimator `{form.__struct_config__.tag}`": form for form in get_args(parts.Estimator)},
 }
@@ -108,15 +119,15 @@ def address(text: str) -> Address:
     return msgspec.convert(dict(zip(("role", "name"), text.split("/"), strict=True)), Address)
 
 
-def untold(value: Any) -> Any:
-    """The opposite of `told`."""
+def from_json(value: Any) -> Any:
+    """The inverse of `to_json`."""
     match value:
         case {"bytes": str(digits)}:
             return bytes.fromhex(digits)
         case dict():
-            return {key: untold(each) for key, each in value.items()}
+            return {key: from_json(each) for key, each in value.items()}
         case list():
-            return [untold(each) for each in value]
+            return [from_json(each) for each in value]
         case _:
             return value
 
@@ -133,30 +144,30 @@ def named(vector: dict[str, Any]) -> str:
 
 
 def section(title: str) -> str:
-    """What stands under a heading of the fourth level."""
+    """Return the text under a heading of the fourth level."""
     found = re.search(rf"^#### {re.escape(title)}\n(.*?)(?=^#{{1,4}} |\Z)", PAGE, re.DOTALL | re.MULTILINE)
     assert found, f"docs/protocol.md has no section {title!r}"
     return found[1]
 
 
 def rows(title: str) -> dict[str, str]:
-    """The default of each field that a section's table of fields lists."""
+    """Return the default of each field in a section's table of fields."""
     table = re.findall(r"^\| `(\w+)` \| [^\n]*?(?<!\\) \| ([^|]+) \| [^|\n]*\|$", section(title), re.MULTILINE)
     return {name: default.strip().strip("`") for name, default in table}
 
 
-def told_default(field: msgspec.structs.FieldInfo) -> str:
+def listed_default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "required"
     match field.default:
         case None:
             return "nil"
-        case msgspec.UNSET:
-            return "left out"
-        case () | "" | msgspec.NODEFAULT:  # the latter: made anew each time, an empty map
+        case () | "" | msgspec.NODEFAULT:  # the latter: made for each instance, an empty map
             return "empty"
         case bool() as value:
             return str(value).lower()
+        case msgspec.Struct():
+            return "its defaults"
         case value:
             return str(value)
 
@@ -168,7 +179,7 @@ def test_vectors_and_examples_are_current(capsys):
     assert make_vectors.main(["--check"]) == 0, capsys.readouterr().out
 
 
-def test_a_stale_file_is_told(tmp_path, monkeypatch, capsys):
+def test_outdated_file_is_reported(tmp_path, monkeypatch, capsys):
     copy = tmp_path / "vectors.json"
     copy.write_text("{}")
     monkeypatch.setattr(make_vectors, "VECTORS", copy)
@@ -176,15 +187,15 @@ def test_a_stale_file_is_told(tmp_path, monkeypatch, capsys):
     assert "vectors.json is not current" in capsys.readouterr().out
 
 
-def test_vectors_are_of_this_wire():
+def test_vectors_match_the_wire_version():
     assert VECTORS["wire"] == WIRE
     assert f"sojourn/{topics.TOPICS}/<fleet>/<role>/<to>/in/<from>" in PAGE
 
 
 @pytest.mark.parametrize("vector", VECTORS["packets"], ids=named)
-def test_a_packet_decodes_to_its_fields_and_back_to_the_same_bytes(vector):
+def test_packet_round_trips_to_the_same_bytes(vector):
     data = bytes.fromhex(vector["hex"])
-    assert msgpack.unpackb(data) == untold(vector["fields"])
+    assert msgpack.unpackb(data) == from_json(vector["fields"])
     packet = decoded(vector)
     assert kind(packet.message) == vector["kind"] == vector["fields"]["kind"]
     assert pack(packet) == data
@@ -193,33 +204,33 @@ def test_a_packet_decodes_to_its_fields_and_back_to_the_same_bytes(vector):
     assert topics.read("bakery", vector["topic"]) == topics.Route(to, sender.name if vector["to"] else None)
 
 
-def test_there_is_a_packet_of_every_kind():
+def test_every_kind_has_a_packet():
     assert {vector["kind"] for vector in VECTORS["packets"]} == set(KINDS)
 
 
 @pytest.mark.parametrize("vector", VECTORS["packets"], ids=named)
 def test_unknown_fields_of_a_packet_are_ignored(vector):
-    more = msgpack.packb({**untold(vector["fields"]), "from-tomorrow": [1, {"a": None}]})
+    more = msgpack.packb({**from_json(vector["fields"]), "from-tomorrow": [1, {"a": None}]})
     assert decoded({**vector, "hex": more.hex()}) == decoded(vector)
 
 
 @pytest.mark.parametrize("vector", VECTORS["invalid"], ids=named)
-def test_an_invalid_packet_is_refused(vector):
+def test_invalid_packet_is_rejected(vector):
     with pytest.raises(InvalidMessage, match=REASONS[vector["class"]]):
         decoded(vector)
 
 
-def test_every_class_of_error_is_described_and_has_a_vector():
+def test_every_error_class_is_described_and_has_a_vector():
     assert {vector["class"] for vector in VECTORS["invalid"]} == set(REASONS)
     assert all(f"\n| `{word}` | " in PAGE for word in REASONS)
 
 
-def test_a_packet_over_the_limit_is_refused():
+def test_oversized_packet_is_rejected():
     with pytest.raises(InvalidMessage, match="limit"):
         unpack(b"\x80" + bytes(envelope.MAX_PACKET), DEVICE, EDGE)
 
 
-def test_inline_content_must_fit_its_digest():
+def test_inline_content_must_match_its_digest():
     message = decoded(next(vector for vector in VECTORS["packets"] if vector["name"] == "visit")).message
     assert isinstance(message, messages.Visit)
     ref = message.vectors["model"]
@@ -229,7 +240,7 @@ def test_inline_content_must_fit_its_digest():
         verified(ref.inline[:-1] + b"?", ref)
 
 
-def test_topics():
+def test_topics_are_parsed():
     fleet = VECTORS["topics"]["fleet"]
     for vector in VECTORS["topics"]["valid"]:
         expected = topics.Route(Address(vector["role"], vector["name"]), vector["sender"])
@@ -239,7 +250,7 @@ def test_topics():
 
 
 @pytest.mark.parametrize("vector", VECTORS["blobs"], ids=named)
-def test_a_blob_decodes_to_its_structure_and_back(vector):
+def test_blob_round_trips_to_the_same_bytes(vector):
     data = bytes.fromhex(vector["hex"])
     form: Any = {
         "kit": spec.Kit,
@@ -247,12 +258,12 @@ def test_a_blob_decodes_to_its_structure_and_back(vector):
         "members": tuple[Member, ...],
         "reports": tuple[VisitReport, ...],
     }[vector["name"]]
-    assert msgpack.unpackb(data) == untold(vector["fields"])
+    assert msgpack.unpackb(data) == from_json(vector["fields"])
     assert pack_blob(unpack_blob(data, form)) == data
 
 
 @pytest.mark.parametrize("vector", VECTORS["digests"], ids=lambda vector: str(vector["size"]))
-def test_digests(vector):
+def test_digests_match_the_vectors(vector):
     content = bytes(at % 251 for at in range(vector["size"]))
     hashes = b"".join(bytes.fromhex(leaf) for leaf in vector["leaves"])
     assert leaf_hashes(content) == hashes
@@ -260,7 +271,7 @@ def test_digests(vector):
 
 
 @pytest.mark.parametrize("vector", VECTORS["encodings"], ids=named)
-def test_encodings(vector):
+def test_encodings_match_the_vectors(vector):
     model = spec.ModelSpec(tuple(spec.TensorSpec(str(at), (size,)) for at, size in enumerate(vector["tensors"])))
     original = np.frombuffer(bytes.fromhex(vector["vector"]), "<f4")
     data = vectors.encode(original, vector["encoding"], model)
@@ -278,23 +289,23 @@ def test_encodings(vector):
 
 
 @pytest.mark.parametrize("vector", VECTORS["seeds"], ids=lambda vector: str(vector["names"]))
-def test_seeds(vector):
+def test_seeds_match_the_vectors(vector):
     assert derive(vector["seed"], *vector["names"]) == vector["derived"] < 1 << 53
 
 
 @pytest.mark.parametrize("vector", VECTORS["orders"], ids=lambda vector: str(vector["samples"]))
-def test_orders(vector):
+def test_batch_orders_match_the_vectors(vector):
     made = batches(vector["seed"], vector["samples"], vector["size"], vector["epochs"])
     assert [index.tolist() for index in made] == vector["batches"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["noise"], ids=lambda vector: str(vector["step"]))
-def test_noise(vector):
+def test_noise_matches_the_vectors(vector):
     drawn = noise(vector["seed"], vector["step"], vector["batch"], [tuple(shape) for shape in vector["shapes"]])
     assert [values.astype("<f4").tobytes().hex() for values in drawn] == vector["float32"]
 
 
-def test_probe_vector():
+def test_probe_vector_matches_its_formula():
     wanted = np.frombuffer(bytes.fromhex(VECTORS["probe_vector"]["float32"]), "<f4")
     np.testing.assert_allclose(probe_vector([len(wanted)]), wanted, rtol=1e-6)
     np.testing.assert_allclose(wanted, [0.1 * np.sin(at + 1) for at in range(8)], rtol=1e-6)
@@ -306,7 +317,7 @@ def test_probe_vector():
     np.testing.assert_allclose(wanted, [*(0.5 * u for u in formula[:5]), *(2 * u for u in formula[5:])], rtol=1e-5)
 
 
-def test_signature_follows_its_formula():
+def test_signature_matches_its_formula():
     (vector,) = VECTORS["signatures"]
     rows_ = np.exp(vector["logits"])
     shares = rows_ / rows_.sum(axis=1, keepdims=True)
@@ -315,7 +326,7 @@ def test_signature_follows_its_formula():
     np.testing.assert_allclose(vector["signature"], wanted, atol=1e-11)
 
 
-def test_the_page_says_how_to_read_every_part_of_the_vectors():
+def test_page_explains_every_part_of_the_vectors():
     listed = PAGE[PAGE.index("## Test vectors") :]
     assert all(f"| `{part}` |" in listed for part in VECTORS if part != "about")
 
@@ -324,14 +335,14 @@ def test_the_page_says_how_to_read_every_part_of_the_vectors():
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
-def test_every_kind_and_every_field_of_it_is_described(name):
-    wanted = {field.encode_name: told_default(field) for field in msgspec.structs.fields(KINDS[name])}
+def test_every_message_field_is_described(name):
+    wanted = {field.encode_name: listed_default(field) for field in msgspec.structs.fields(KINDS[name])}
     assert rows(f"`{name}`") == wanted
 
 
 @pytest.mark.parametrize("name", sorted(STRUCTURES))
-def test_every_structure_within_a_message_or_blob_is_described(name):
-    wanted = {field.encode_name: told_default(field) for field in msgspec.structs.fields(STRUCTURES[name])}
+def test_every_nested_structure_is_described(name):
+    wanted = {field.encode_name: listed_default(field) for field in msgspec.structs.fields(STRUCTURES[name])}
     assert rows(name) == wanted
 
 
@@ -341,19 +352,19 @@ def fields_of(form: type) -> tuple[msgspec.inspect.Field, ...]:
     return info.fields
 
 
-def told_type(form: Any) -> str | None:
-    """A setting's type and limits as the page words them; None for what it describes in words of its own."""
+def listed_type(form: Any) -> str | None:
+    """Return a setting's type and limits in the page's words; None if the page describes it differently."""
     match form:
         case msgspec.inspect.IntType():
             return f"integer, {form.ge:,} to {form.le:,}"
         case msgspec.inspect.FloatType(gt=None, lt=None):
-            return f"float, {told_limit(form.ge)} to {told_limit(form.le)}"
+            return f"float, {listed_limit(form.ge)} to {listed_limit(form.le)}"
         case msgspec.inspect.FloatType(gt=None):
             return f"float, at least {form.ge:g}, below {form.lt:g}"
         case msgspec.inspect.FloatType():
-            return f"float, over {form.gt:g}, at most {told_limit(form.le)}"
+            return f"float, over {form.gt:g}, at most {listed_limit(form.le)}"
         case msgspec.inspect.UnionType():
-            return f"{told_type(form.types[0])}, or nil"
+            return f"{listed_type(form.types[0])}, or nil"
         case msgspec.inspect.BoolType():
             return "boolean"
         case _:
@@ -385,11 +396,11 @@ WORDS: list[tuple[Any, str]] = [
         "measure": limits.Measure,
     }.items()
 ]
-"""What the page calls the types that have a name."""
+"""The page's names of types."""
 
 
 def word_of(form: Any) -> str | None:
-    """The page's word for a field's type; None where the page says it otherwise."""
+    """Return the page's word for a field's type; None if the page describes it differently."""
     match form:
         case msgspec.inspect.UnionType(types=(one, msgspec.inspect.NoneType())):
             word = word_of(one)
@@ -399,60 +410,61 @@ def word_of(form: Any) -> str | None:
 
 
 @pytest.mark.parametrize("name", sorted({**STRUCTURES, **KINDS}))
-def test_types_with_a_name_are_told_by_it(name):
+def test_named_types_are_shown_by_name(name):
     form, title = (KINDS[name], f"`{name}`") if name in KINDS else (STRUCTURES[name], name)
     types = dict(re.findall(r"^\| `(\w+)` \| ([^|\n]*) \| [^|]+ \| [^|\n]*\|$", section(title), re.MULTILINE))
     wanted = {field.encode_name: word for field in fields_of(form) if (word := word_of(field.type))}
-    ranges = {key: it for key, it in types.items() if it.startswith("float, ")}  # told as it is, and tested above
+    ranges = {key: it for key, it in types.items() if it.startswith("float, ")}  # listed separately, and tested above
     assert {key: types[key].split(":")[0] for key in wanted} == wanted | {
         k: v for k, v in ranges.items() if k in wanted
     }
 
 
-def told_limit(number: float | None) -> str:
+def listed_limit(number: float | None) -> str:
     assert number is not None, "a setting without a limit"
     return "10^9" if number == 1e9 else f"{number:g}"
 
 
 @pytest.mark.parametrize("name", [name for name, it in STRUCTURES.items() if it.__module__.startswith("sojourn.parts")])
-def test_limits_of_settings_are_those_of_the_code(name):
+def test_documented_limits_match_the_code(name):
     types = dict(re.findall(r"^\| `(\w+)` \| ([^|\n]*) \| [^|]+ \| [^|\n]*\|$", section(name), re.MULTILINE))
     for field in fields_of(STRUCTURES[name]):
-        told = types[field.encode_name]
+        reported = types[field.encode_name]
         if isinstance(field.type, msgspec.inspect.LiteralType):
-            assert set(re.findall(r"`([^`]+)`", told)) == set(field.type.values)
-        elif wanted := told_type(field.type):
-            assert told == wanted
+            assert set(re.findall(r"`([^`]+)`", reported)) == set(field.type.values)
+        elif wanted := listed_type(field.type):
+            assert reported == wanted
 
 
 @pytest.mark.parametrize("name", sorted(STRUCTURES))
-def test_the_page_says_which_structures_are_arrays_and_which_are_closed(name):
+def test_page_marks_array_and_closed_structures(name):
     form: Any = STRUCTURES[name]
     assert section(name).strip().startswith("An array") == bool(form.__struct_config__.array_like)
     assert bool(re.search(r"\b[Cc]losed\b", section(name))) == form.__struct_config__.forbid_unknown_fields
 
 
-def test_no_structure_was_forgotten():
+def test_every_structure_is_documented():
     forms = {
         form
-        for module in (messages, release, spec, wire, parts.visits, mandate, mandate_messages, audit)
+        for module in (messages, release, spec, wire, parts.visits, mandates, operator_messages, operators)
         for form in vars(module).values()
         if isinstance(form, type) and issubclass(form, msgspec.Struct) and form.__module__ == module.__name__
     }
-    assert forms <= {*KINDS.values(), *STRUCTURES.values()}
+    in_a_file = {operators.OperatorsFile, operators.OperatorEntry}
+    assert forms <= {*KINDS.values(), *STRUCTURES.values(), *in_a_file}
 
 
-def test_every_objective_is_described_with_what_travels_and_what_is_kept():
-    told = {
+def test_objective_table_matches_the_code():
+    reported = {
         name: (set(re.findall(r"`(\w+)`", receives)), set(re.findall(r"`([\w-]+)`", returns)), bool(keeps.strip()))
         for name, receives, returns, keeps in re.findall(
             r"^\| `([\w-]+)` \|[^|\n]+\|([^|\n]*)\|([^|\n]*)\|([^|\n]*)\|$", section("Objective"), re.MULTILINE
         )
     }
-    assert told == {
+    assert reported == {
         form.__struct_config__.tag: (
             received_by(form),
-            {*form.returns, *form.tells},
+            {*form.returns, *form.reports},
             form is parts.OwnObjective or form.keeps,
         )
         for form in get_args(parts.Objective)
@@ -460,11 +472,11 @@ def test_every_objective_is_described_with_what_travels_and_what_is_kept():
 
 
 def received_by(form):
-    """What an objective may receive; with a second stream that goes by its settings."""
+    """Return what an objective may receive; with a second stream that depends on its settings."""
     return set(form(anchor="round").receives if issubclass(form, parts.TwoStreamPart) else form.receives)
 
 
-def test_every_estimator_that_is_asked_of_a_device_by_name_is_in_the_table():
+def test_every_estimator_is_in_the_table():
     words = [form.__struct_config__.tag for form in get_args(parts.Estimator)]
     table = section("Estimator")
     assert [word for word in words if f"`{word}`" not in table] == ["none", "own"]  # both are among "all others"
@@ -472,13 +484,13 @@ def test_every_estimator_that_is_asked_of_a_device_by_name_is_in_the_table():
 
 
 def wire_limit(form: type, name: str) -> int:
-    """The most elements that a field with a limit, or nil, may have."""
+    """Return the maximum number of elements of a field with a limit, or nil."""
     (field,) = [field for field in fields_of(form) if field.encode_name == name]
     assert isinstance(field.type, msgspec.inspect.UnionType)
     return int(next(option.max_length for option in field.type.types if hasattr(option, "max_length")))
 
 
-def test_words_of_fixed_lists_are_described():
+def test_every_enum_value_is_described():
     assert all(f"`{word}`" in section("`declined`") for word in get_args(wire.VisitReason))
     assert all(f"`{word}`" in section("VisitReport") for word in get_args(wire.VisitStatus))
     assert all(f"`{word}`" in section("JobView") for word in get_args(wire.JobStatus))
@@ -486,34 +498,43 @@ def test_words_of_fixed_lists_are_described():
     assert all(f"`{word}`" in section("LineView") for word in get_args(release.RolloutStatus))
 
 
-def test_who_may_send_what_to_whom():
-    told: dict[str, frozenset[tuple[str, str]]] = {}
+def test_sender_and_receiver_roles_match_the_code():
+    reported: dict[str, frozenset[tuple[str, str]]] = {}
     for kinds, ways in re.findall(r"^\| (`[^|]+`) \| (\w+ → [^|]+) \|$", PAGE, re.MULTILINE):
         pairs = frozenset(tuple(way.split(" → ")) for way in ways.split(", "))
-        told |= dict.fromkeys(re.findall(r"`([a-z-]+)`", kinds), pairs)
-    assert told == {kind(form): ways for form, ways in BETWEEN.items()}
+        reported |= dict.fromkeys(re.findall(r"`([a-z-]+)`", kinds), pairs)
+    assert reported == {name: form.routes for name, form in MESSAGES.items()}
 
 
-def test_the_access_list_is_the_one_that_brokers_get():
+def test_answer_of_every_request_matches_the_code():
+    chapter = PAGE.partition("\n## Operators\n")[2].partition("\n#")[0]
+    listed = dict(re.findall(r"^\| `([a-z-]+)` \| `([a-z-]+)`", chapter, re.MULTILINE))
+    requests = {name: form for name, form in MESSAGES.items() if issubclass(form, OperatorRequest)}
+    assert listed == {name: kind(form.answer()) for name, form in requests.items() if name != "signed-request"}
+
+
+def test_access_list_matches_the_generated_one():
     members = Members(devices=("oven",), edges=("hall",), clouds=("main",), operators=("operator",))
     assert acl_lines("bakery", members) in PAGE
 
 
-def test_limits_and_settings_are_told_as_they_are():
-    said = {
+def test_documented_constants_match_the_code():
+    claims = {
         f"leaves of {LEAF:,} bytes; the last": LEAF == 28 << 10,
         f"shorter than {LEAF:,} bytes": True,
         f"(two at {PORTABLE_PAYLOAD:,} bytes)": (PORTABLE_PAYLOAD - exchange.OVERHEAD) // LEAF == 2,
         f"({exchange.WINDOW * LEAF:,} bytes) in flight": True,
-        f"of more than 2^32 ({exchange.LARGEST:,})": exchange.LARGEST == 2**32,
+        f"of more than 2^32 ({exchange.MAX_BLOB_BYTES:,})": exchange.MAX_BLOB_BYTES == 2**32,
         f"every {node.SECONDS_PER_SWEEP:.0f} s or later": True,
-        "three attempts at this hop": STALE == 3,
-        f"at most {job_views.TOURS} and at most {paging.ROOM:,} bytes": (job_views.TOURS == job_views.HISTORY),
-        f"(the newest {operator_requests.JOBS})": True,
-        f"at most {paging.ROOM:,} bytes of them, but at least one": True,
-        f"at most {paging.ALONE:,} bytes of them, but at least one": True,
-        f"array of name, 1 to {routes.TOGETHER}": True,
-        f"it has {machine.LINES} lines already": True,
+        "three attempts at this hop": MAX_STALE == 3,
+        f"at most {job_requests.MAX_TOURS} and at most {paging.MAX_LIST_SIZE:,} bytes": (
+            job_requests.MAX_TOURS == job_requests.MAX_ROUNDS
+        ),
+        f"(the newest {job_requests.MAX_JOBS})": True,
+        f"at most {paging.MAX_LIST_SIZE:,} bytes of them, but at least one": True,
+        f"at most {paging.MAX_SINGLE_LIST_SIZE:,} bytes of them, but at least one": True,
+        f"array of name, 1 to {rollout_progress.MAX_DEVICES_PER_MESSAGE}": True,
+        f"it has {machine.MAX_LINES} lines already": True,
         f"the {len(signing.CONTEXT)} bytes `{signing.CONTEXT.decode()}`": True,
         f"{HASH} bytes each": HASH == 32,
         f"attach a blob of at most {node.INLINE:,} bytes": True,
@@ -527,25 +548,25 @@ def test_limits_and_settings_are_told_as_they_are():
         f"at most {envelope.MAX_ITEMS:,} elements": True,
         f"as low as {LEAF + exchange.OVERHEAD:,} bytes": True,
         f"The {records.RESULTS_KEPT} newest": True,
-        f"of the {records.REMEMBERED} jobs whose memory changed last": True,
-        f"at most {failure_lines.ROOM:,} bytes, but at least one": True,
-        f"{operator_requests.DETAILS:,} characters together": True,
-        f"the first {job_views.NAMES} devices": True,
+        f"of the {records.MAX_MEMORIES} jobs whose memory changed last": True,
+        f"at most {round_messages.MAX_LINES_SIZE:,} bytes, but at least one": True,
+        f"{job_requests.MAX_DETAIL_LENGTH:,} characters together": True,
+        f"the first {job_requests.MAX_NAMES} devices": True,
         f"for {fleet_records.OLDEST / 86_400:.0f} days at most": True,
         f"in batches of {scoring.BATCH}, in order": True,
         f"Predict in batches of {exemplars.BATCH}, in order": True,
         f"{BrokerSettings().keepalive} s by default": True,
-        "1, 2, 4, 8, 15, 15, … s": (outbox.FIRST, outbox.LONGEST) == (1, 15),
-        "2, 4, 8, 15, 15, … s": (exchange.PATIENCE, exchange.LONGEST) == (2, 15),
+        "1, 2, 4, 8, 15, 15, … s": (pending.FIRST_RESEND, pending.LONGEST_RESEND) == (1, 15),
+        "2, 4, 8, 15, 15, … s": (exchange.FIRST_TIMEOUT, exchange.LONGEST_TIMEOUT) == (2, 15),
         "≤ 10^-4": LOSS_TOLERANCE == 1e-4,
         "≤ 10^-3": GRADIENT_TOLERANCE == 1e-3,
     }
     page = " ".join(PAGE.split())
-    assert [words for words, holds in said.items() if words not in page or not holds] == []
+    assert [words for words, holds in claims.items() if words not in page or not holds] == []
 
 
 def depth(value: Any) -> int:
-    """How many arrays and maps are within each other."""
+    """Return the nesting depth of arrays and maps."""
     match value:
         case dict():
             return 1 + max(map(depth, value.values()), default=0)
@@ -555,7 +576,7 @@ def depth(value: Any) -> int:
             return 0
 
 
-def test_how_deep_structures_nest_is_told():
+def test_documented_nesting_depth_matches_the_vectors():
     packets = {vector["name"]: depth(msgpack.unpackb(bytes.fromhex(vector["hex"]))) for vector in VECTORS["packets"]}
     blobs = {vector["name"]: depth(msgpack.unpackb(bytes.fromhex(vector["hex"]))) for vector in VECTORS["blobs"]}
     assert max(*packets.values(), *blobs.values()) == 7
@@ -569,14 +590,14 @@ def test_how_deep_structures_nest_is_told():
     assert "not deeper than 3 in a packet and 5 in a blob" in PAGE
 
 
-def test_nesting_up_to_the_limit_of_the_page_is_read():
+def test_documented_nesting_limit_is_enforced():
     assert "read up to 1,024 levels" in PAGE
     bounded(b"\x91" * 1024 + b"\x01")
     with pytest.raises(InvalidMessage):
         bounded(b"\x91" * 1025 + b"\x01")
 
 
-def test_limits_of_packets_are_not_those_of_blobs():
+def test_packet_limits_do_not_apply_to_blobs():
     many = envelope.MAX_ITEMS + 1
     exemplars = Exemplars(bytes(many), (many,), "uint8", (0,) * many)
     assert unpack_blob(pack_blob(exemplars), Exemplars) == exemplars
@@ -584,43 +605,43 @@ def test_limits_of_packets_are_not_those_of_blobs():
 
 
 def examples() -> list[tuple[str, str, str]]:
-    """Name, hex and fields of each packet that the page shows."""
+    """Return name, hex and fields of each packet on the page."""
     shape = r"<!-- example ([a-z0-9-]+) -->\n`[^\n]+\n\n```hex\n(.*?)\n```\n\n```json\n(.*?)\n```\n<!-- end -->"
     return re.findall(shape, PAGE, re.DOTALL)
 
 
-def test_the_page_shows_the_packets_that_it_promises():
+def test_page_shows_the_promised_packets():
     shown = {name for name, _, _ in examples()}
     assert shown >= {"birth", "visit", "progress", "visited", "accepted", "fetch-hashes", "hashes", "fetch", "chunk"}
 
 
 @pytest.mark.parametrize(("name", "digits", "fields"), examples(), ids=[name for name, _, _ in examples()])
-def test_an_example_decodes_to_what_it_says(name, digits, fields):
+def test_example_decodes_to_the_fields_shown(name, digits, fields):
     vector = next(vector for vector in VECTORS["packets"] if vector["name"] == name)
     first, cut, last = digits.replace("\n", "").partition("...")
     assert vector["hex"].startswith(first)
     assert vector["hex"].endswith(last)
     whole = vector["hex"] if cut else first
     assert kind(decoded({**vector, "hex": whole}).message) == vector["kind"]
-    shown = short(told(msgpack.unpackb(bytes.fromhex(whole))))
+    shown = short(to_json(msgpack.unpackb(bytes.fromhex(whole))))
     assert json.loads(fields) == shown
 
 
 @pytest.fixture(scope="module")
 def formulas() -> dict[str, Any]:
-    """What the page's Python blocks define."""
+    """Return the definitions of the page's Python blocks."""
     names: dict[str, Any] = {"sha256": hashlib.sha256, "sqrt": math.sqrt}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "docs/protocol.md", "exec"), names)
     return names
 
 
-def test_the_digest_of_the_page(formulas):
+def test_digest_formula_of_the_page_matches_the_vectors(formulas):
     for vector in VECTORS["digests"]:
         assert formulas["digest_of"](bytes(at % 251 for at in range(vector["size"]))).hex() == vector["digest"]
 
 
-def test_the_randomness_of_the_page(formulas):
+def test_random_formulas_of_the_page_match_the_vectors(formulas):
     for vector in VECTORS["seeds"]:
         assert formulas["derive"](vector["seed"], *vector["names"]) == vector["derived"]
     for vector in VECTORS["orders"]:
@@ -633,22 +654,22 @@ def test_the_randomness_of_the_page(formulas):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**53 - 1])
-def test_the_generator_of_the_page_is_numpys(formulas, seed):
+def test_generator_of_the_page_matches_numpy(formulas, seed):
     ours, theirs = formulas["Generator"](seed), np.random.Philox(seed)
     assert formulas["key_of"](seed) == tuple(int(word) for word in theirs.state["state"]["key"])
     words = [ours.next() | ours.next() << 32 for _ in range(9)]
     assert words == theirs.random_raw(9).tolist()
 
 
-def test_links_within_the_page_lead_somewhere():
+def test_links_within_the_page_are_valid():
     titles = re.findall(r"^#{1,4} (.+)$", PAGE, re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors
 
 
 @pytest.mark.parametrize("vector", VECTORS["statements"], ids=named)
-def test_what_a_device_signs_is_made_of_the_parts_that_the_page_lists(vector):
-    parts_of = untold(vector["statement"])
+def test_signed_statement_consists_of_the_listed_parts(vector):
+    parts_of = from_json(vector["statement"])
     assert parts_of[3] == hashlib.sha256(bytes.fromhex(vector["task"])).digest()
     data = b"sojourn-visit-1" + msgpack.packb(parts_of, use_bin_type=True)
     assert data.hex() == vector["hex"]

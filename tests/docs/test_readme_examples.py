@@ -1,4 +1,4 @@
-"""README's examples print what a person can read: a screen of lines, within 80 columns, also into a file."""
+"""README's examples print readable output: at most a screen of lines, within 80 columns, also into a file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sojourn.cli import app
 
 LINES, COLUMNS = 60, 80
 SMALLER = {"40": "12", "20": "2"}
-"""Devices and rounds, so that a test is quick."""
+"""Few devices and rounds, for a quick test."""
 
 
 def example(command: str) -> list[str]:
-    """The words of README's example of a command."""
+    """Return the words of README's example of a command."""
     (line,) = [
         line
         for line in Path("README.md").read_text(encoding="utf-8").splitlines()
@@ -36,7 +36,7 @@ def ran(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return text
 
 
-def test_a_plan_as_it_stands_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_example_runs_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = example("plan")
     text = ran(words, tmp_path, monkeypatch)
     assert "the whole job, 50 rounds" in text
@@ -45,20 +45,18 @@ def test_a_plan_as_it_stands_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
-def test_what_trains_with_fewer_devices_and_rounds(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_examples_run_at_reduced_size(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = example(command)
     assert set(SMALLER) <= set(words)
     if command == "compare":
         assert words[-4:] == ["--seed", "1", "--seed", "2"]
         words = words[:-2]
-    # Every device that fails and declines is one of the many lines that were printed before.
+    # A line for each device that fails or declines is among the lines printed before.
     more = ["--engine", "serial"] + ([] if "--dropout" in words else ["--dropout", "0.3"])
     text = ran([*(SMALLER.get(word, word) for word in words), *more], tmp_path, monkeypatch)
     assert "visits were lost" in " ".join(text.split())
     assert (tmp_path / "simulations").is_dir()
 
 
-def test_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategies_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "visit" in ran(["strategies"], tmp_path, monkeypatch)

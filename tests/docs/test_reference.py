@@ -1,4 +1,4 @@
-"""docs/reference.md is what the settings say, and every example on it is taken by the file that it is for."""
+"""docs/reference.md agrees with the settings, and every example on it is valid in its file."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NEEDED: dict[type, dict[str, Any]] = {
 }
 
 
-def test_the_page_is_current() -> None:
+def test_page_is_current() -> None:
     assert make_reference.main(["--check"]) == 0
 
 
 @pytest.mark.parametrize("form", FORMS_OF_THE_PAGE, ids=lambda form: form.__name__)
-def test_every_key_has_a_sentence_and_an_example_that_is_taken(form: type[msgspec.Struct]) -> None:
+def test_every_key_has_a_description_and_a_valid_example(form: type[msgspec.Struct]) -> None:
     page = make_reference.PAGE.read_text(encoding="utf-8")
     keys = make_reference.keys_of(form)
     assert len(keys) == len(msgspec.structs.fields(form))
@@ -48,27 +48,27 @@ def test_every_key_has_a_sentence_and_an_example_that_is_taken(form: type[msgspe
         assert hasattr(read, key.name)
 
 
-def test_a_key_without_a_sentence_is_named() -> None:
+def test_undocumented_key_is_named() -> None:
     class Unexplained(msgspec.Struct):
         first: int = 1
-        """What is said of it."""
+        """A description."""
         second: int = 2
 
-    with pytest.raises(SystemExit, match=r"Unexplained\.second: say below it what it means"):
+    with pytest.raises(SystemExit, match=r"Unexplained\.second: add a docstring with its meaning"):
         make_reference.keys_of(Unexplained)
 
 
-def test_a_key_that_shows_no_value_needs_an_example() -> None:
+def test_key_without_a_default_value_needs_an_example() -> None:
     class Unshown(msgspec.Struct):
         first: str | None = None
-        """What is said of it."""
+        """A description."""
 
     with pytest.raises(SystemExit, match=r"Unshown\.first"):
         make_reference.keys_of(Unshown)
 
 
 @pytest.mark.parametrize("kind", FORMS)
-def test_examples_of_parts_that_a_job_names_are_parts(kind: str) -> None:
+def test_examples_of_job_parts_name_existing_parts(kind: str) -> None:
     (example,) = [key.example for key in make_reference.keys_of(JobSettings) if key.name == kind]
     job = read_job(f'name = "it"\nstrategy = "fedseq"\ndata.test = "digits"\n{example}', "the page")
     assert getattr(job, kind)["name"] in FORMS[kind]

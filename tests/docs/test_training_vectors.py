@@ -1,7 +1,7 @@
-"""What docs/protocol.md says of training, read by somebody who has nothing else, gives what docs/vectors.json holds.
+"""An independent implementation of training, from docs/protocol.md alone, gives the values of docs/vectors.json.
 
-The page's own formulas and none of the agent's code: in float64, so within a relative 1e-5; and in float32, rounded as
-the page says, to the bit.
+It uses the page's formulas and none of the agent's code: in float64, so within a relative 1e-5; and in float32, rounded
+as on the page, to the bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.docs.test_protocol import PAGE, VECTORS
 
 
 def root(x: Any) -> Any:
-    """The square root of a number, of its own kind."""
+    """Return the square root of a number, in its own type."""
     return np.sqrt(x) if isinstance(x, np.float32) else sqrt(x)
 
 
@@ -35,7 +35,7 @@ def numbers(digits: str, form: type = np.float64) -> np.ndarray[Any, Any]:
 
 
 def assert_same(ours: Any, digits: str) -> None:
-    """The same bits; of a more exact reading, the same number."""
+    """Check for the same bits, or for the same number if computed more exactly."""
     if ours.dtype == np.float32:
         assert ours.astype("<f4").tobytes().hex() == digits
     np.testing.assert_allclose(ours, numbers(digits), rtol=1e-5, atol=1e-6)
@@ -60,7 +60,7 @@ class Optimiser:
 
 @both
 @pytest.mark.parametrize("vector", VECTORS["optimisers"], ids=lambda vector: str(vector["training"]))
-def test_optimisers(vector, form):
+def test_optimiser_steps_match_the_page(vector, form):
     w = numbers(vector["w"], form)
     optimiser = Optimiser(vector["training"], w)
     for direction, moved in zip(vector["directions"], vector["moved"], strict=True):
@@ -75,12 +75,12 @@ def diverse(w: Any, loss: float, gradient: Any, first: Any, mean: Any, asked: di
 
 
 def companions(vector: dict[str, Any], form: Any) -> list[dict[str, Any]]:
-    """The vectors that came along, and those remembered."""
+    """Return the vectors that were received, and those remembered."""
     return [{name: numbers(it, form) for name, it in vector[key].items()} for key in ("received", "memory")]
 
 
 def direction_of(vector: dict[str, Any], w: Any) -> Any:
-    """The page's table of directions."""
+    """Return the direction, from the page's table of directions."""
     asked, (received, memory) = vector["objective"], companions(vector, w.dtype)
     w_in, curve, target = (numbers(vector[name], w.dtype) for name in ("w_in", "curve", "target"))
     g = curve * (w - target)
@@ -105,7 +105,7 @@ def direction_of(vector: dict[str, Any], w: Any) -> Any:
 
 
 def left_by(vector: dict[str, Any], w_out: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the page says is returned and remembered."""
+    """Return what is returned and remembered, by the page."""
     asked, w_in = vector["objective"], numbers(vector["w_in"], w_out.dtype)
     received, memory = companions(vector, w_out.dtype)
     if asked["name"] == "dyn":
@@ -119,7 +119,7 @@ def left_by(vector: dict[str, Any], w_out: Any) -> tuple[dict[str, Any], dict[st
 
 @both
 @pytest.mark.parametrize("vector", VECTORS["objectives"], ids=lambda vector: str(vector["objective"]))
-def test_objectives(vector, form):
+def test_objectives_match_the_page(vector, form):
     w = numbers(vector["received"].get("pool_mean", vector["w_in"]), form)
     optimiser = Optimiser(vector["training"], w)
     for step in vector["steps"]:
@@ -133,21 +133,21 @@ def test_objectives(vector, form):
             assert_same(it, vector[key][name])
 
 
-def test_every_objective_but_ones_own_has_a_vector():
-    told = set(re.findall(r"^#### Objective `([\w-]+)`$", PAGE, re.MULTILINE))
-    in_graphs = {"feature-match", "mmd", "moon", "fusion"}  # a device computes nothing of these itself
-    # A device with a model of its own follows the plain gradient, or a graph's: what is its own is where it starts.
+def test_every_built_in_objective_has_a_vector():
+    reported = set(re.findall(r"^#### Objective `([\w-]+)`$", PAGE, re.MULTILINE))
+    in_graphs = {"feature-match", "mmd", "moon", "fusion"}  # a device computes none of these itself
+    # A device with a personal model follows the plain gradient, or a graph's; only its start differs.
     starts = {"local-norms", "common", "echo", "outliers", "generated"}
-    assert {vector["objective"]["name"] for vector in VECTORS["objectives"]} == told - {"own", *in_graphs, *starts}
+    assert {vector["objective"]["name"] for vector in VECTORS["objectives"]} == reported - {"own", *in_graphs, *starts}
 
 
 @pytest.mark.parametrize("vector", VECTORS["scales"], ids=str)
-def test_scales(vector):
+def test_loss_scales_match_the_page(vector):
     assert PAGES["scale"](vector["loss"], vector["d2"]) == vector["scale"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["splits"], ids=lambda vector: f"{vector['samples']} {vector['validation']}")
-def test_splits(vector):
+def test_validation_splits_match_the_page(vector):
     assert PAGES["split"](vector["samples"], vector["validation"]) == (vector["train"], vector["held_out"])
 
 
@@ -160,7 +160,7 @@ def shuffled(model: Any, tensors: list[Any], seed: int) -> Any:
 
 
 @pytest.mark.parametrize("vector", VECTORS["shuffles"], ids=lambda vector: str(vector["seed"]))
-def test_shuffles(vector):
+def test_shuffles_match_the_page(vector):
     made = shuffled(numbers(vector["vector"]), vector["tensors"], vector["seed"])
     assert made.tolist() == numbers(vector["shuffled"]).tolist()
     assert made.tolist() != numbers(vector["vector"]).tolist()
@@ -172,14 +172,14 @@ class Pool:
     def __init__(self, vector: dict[str, Any]) -> None:
         self.asked, self.training, self.seed = vector["objective"], vector["training"], vector["seed"]
         self.x, self.y = np.array([numbers(row) for row in vector["x"]]), np.array(vector["y"])
-        self.learnt, self.held_out = PAGES["split"](len(self.y), self.asked["validation"])
+        self.learned, self.held_out = PAGES["split"](len(self.y), self.asked["validation"])
         self.steps = 0
 
     def train(self, w: Any, epochs: int, name: str, first: Any = None) -> Any:
-        """The model after each epoch; without the pool's first model, along the plain gradient."""
+        """Return the model after each epoch; without the pool's first model, along the plain gradient."""
         seed, mean, optimiser = PAGES["derive"](self.seed, name), w, Optimiser(self.training, w)
         for epoch in range(epochs):
-            places = [self.learnt[at] for at in PAGES["order"](seed, epoch, len(self.learnt))]
+            places = [self.learned[at] for at in PAGES["order"](seed, epoch, len(self.learned))]
             for at in range(0, len(places), self.training["batch"]):
                 away = w - self.x[places[at : at + self.training["batch"]]]
                 d, loss = away.mean(axis=0), float(np.sum(away**2, axis=1).mean() / 2)
@@ -205,7 +205,7 @@ class Pool:
 
 
 @pytest.mark.parametrize("vector", VECTORS["pools"], ids=lambda vector: f"{vector['objective']} {vector['earlier']}")
-def test_pools(vector):
+def test_pools_match_the_page(vector):
     pool = Pool(vector)
     assert_same(pool.grown(numbers(vector["model"]), vector["earlier"], vector["tensors"]), vector["trained"])
     assert pool.steps == vector["steps"]
@@ -216,7 +216,7 @@ def test_pools_differ_by_warm_up_start_and_validation():
 
 
 @pytest.mark.parametrize("vector", VECTORS["classifiers"], ids=lambda vector: str(vector["linear"]))
-def test_classifier_weights(vector):
+def test_classifier_weights_match_the_page(vector):
     whole, places, at = numbers(vector["vector"]), {}, 0
     for name, shape in vector["tensors"]:
         places[name] = whole[at : at + prod(shape)].tolist()
@@ -227,7 +227,7 @@ def test_classifier_weights(vector):
 
 
 @pytest.mark.parametrize("vector", VECTORS["hops"], ids=lambda vector: str(vector["merges"]))
-def test_hops_and_their_seeds(vector):
+def test_hops_and_their_seeds_match_the_page(vector):
     route, derive = vector["route"], PAGES["derive"]
     wanted = [
         {"hop": len(route) * wave + place, "device": device, "seed": derive(vector["seed"], device, before)}

@@ -1,9 +1,9 @@
-"""Follows README as a stranger does: every command as it stands there, in its order, each role in its own terminal.
+"""Follows README like a new user: every command as shown, in order, each role in a separate terminal.
 
-Only the stages of the rollout are shorter: they wait for nothing that would still come.
+Only the stages of the rollout are shorter: they would only wait.
 
-`unshare --net python -m tests.docs.walk FOLDER` has a network of its own, so that the ports and addresses of the page
-are free. It prints what came of each command as JSON. FOLDER stands for the clone, with photos/ in it.
+`unshare --net python -m tests.docs.walk FOLDER` has a separate network, so that the ports and addresses of the page are
+free. It prints the result of each command as JSON. FOLDER takes the place of the clone, with photos/ in it.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sojourn.brokers.run import die_with_parent
+from sojourn.processes import die_with_parent
 from tests.docs.pages import ROOT, blocks, runs_on, section
 from tests.waiting import LIMIT, WHOLE, wait_until
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIRST, MACHINES, BACK = "## Your own images, your own model", "## More than one machine", "## The model goes back"
 ADDRESS = "192.168.1.10"
-"""Where the page has its broker."""
+"""The page's address of the broker."""
 _GET_FLAGS, _SET_FLAGS, _SET_ADDRESS = 0x8913, 0x8914, 0x8916
 _UP, _RUNNING = 0x1, 0x40
 
 
 class Walk:
-    """A stranger at the keyboard: what was typed, and what came of it."""
+    """A user at the keyboard: the commands typed, and their results."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.told: list[dict[str, object]] = []
+        self.reported: list[dict[str, object]] = []
         self.terminals: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self.environment = {**os.environ, "HOME": str(folder / "home"), "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
         self.environment.pop("XDG_DATA_HOME", None)
 
     def prepare(self) -> None:
-        """What `make demo` has left: an environment with the command in it; here it runs the code of the checkout."""
+        """Make the environment of `make demo`, with the command in it; here it runs the code of the checkout."""
         programs = self.folder / ".venv" / "bin"
         programs.mkdir(parents=True)
         (self.folder / "home").mkdir()
@@ -52,16 +52,16 @@ class Walk:
         (programs / "activate").write_text(f"PATH={shlex.quote(str(programs))}:$PATH\n")
 
     def write_files(self, text: str) -> None:
-        """Each file of a section: a block whose prose before it names it."""
+        """Write each file of a section: a block whose preceding prose names it."""
         for block in blocks(text):
             if block.language in {"python", "toml"}:
                 (name,) = re.findall(r"`(\w+\.(?:py|toml))`", block.before)[-1:]
                 (self.folder / name).write_text(block.text)
 
     def type_in(self, command: str) -> None:
-        """One command: a role stays in its terminal, anything else is waited for."""
+        """Run one command: a role stays in its terminal; other commands are waited for."""
         shell = ["bash", "-c", f". .venv/bin/activate && exec {command}" if not command.startswith(". ") else command]
-        log = self.folder / f"terminal-{len(self.told)}.log"
+        log = self.folder / f"terminal-{len(self.reported)}.log"
         edges = [log for command, _, log in self.terminals if command.startswith("sojourn edge")]
         seen = {edge: len(edge.read_text()) for edge in edges}
         with log.open("wb") as output:
@@ -75,55 +75,57 @@ class Walk:
             )
         if runs_on(command):
             self.terminals.append((command, started, log))
-            # A person sees that it has started before going to the next terminal.
+            # A user waits until it has started before going to the next terminal.
             self.wait_for(log, "is listening" if command.startswith("sojourn broker") else ": connected")
             if command.startswith("sojourn agent"):
                 (name,) = re.findall(r"--name (\S+)", command)
                 for edge, before in seen.items():
-                    self.wait_for(edge, f"device {name} is here", before)
-            self.told.append({"command": command, "code": None, "said": ""})
+                    self.wait_for(edge, f"device {name} is online", before)
+            self.reported.append({"command": command, "code": None, "output": ""})
             return
         code = started.wait(WHOLE)
-        self.told.append({"command": command, "code": code, "said": log.read_text()})
+        self.reported.append({"command": command, "code": code, "output": log.read_text()})
         if code:
             self.give_up()
 
     def wait_for(self, log: Path, words: str, start: int = 0) -> None:
-        """Until a terminal shows this, after its first `start` characters."""
+        """Wait until a terminal shows this text after its first `start` characters."""
         try:
             wait_until(lambda: words in log.read_text()[start:], f"{words!r}", log.read_text)
         except AssertionError as error:
-            self.told.append({"command": f"waiting for {words!r}", "code": 1, "said": str(error)})
+            self.reported.append({"command": f"waiting for {words!r}", "code": 1, "output": str(error)})
             self.give_up()
 
     def stop(self, which: str = "sojourn") -> None:
-        """Ctrl-C in the terminals of these commands, the last one first."""
+        """Send Ctrl-C in the terminals of these commands, the last one first."""
         for command, started, log in reversed([each for each in self.terminals if each[0].startswith(which)]):
             started.send_signal(signal.SIGINT)
-            self.told.append({"command": f"Ctrl-C: {command}", "code": started.wait(LIMIT), "said": log.read_text()})
+            self.reported.append(
+                {"command": f"Ctrl-C: {command}", "code": started.wait(LIMIT), "output": log.read_text()}
+            )
         self.terminals = [each for each in self.terminals if not each[0].startswith(which)]
 
     def give_up(self) -> None:
-        """A command has failed: end, and show every terminal."""
+        """End after a failed command, and show every terminal."""
         self.stop()
-        self.tell()
+        self.notify()
         sys.exit(1)
 
-    def tell(self) -> None:
-        """What came of it, as JSON."""
-        sys.stdout.write(json.dumps(self.told))
+    def notify(self) -> None:
+        """Print the results as JSON."""
+        sys.stdout.write(json.dumps(self.reported))
 
 
 def commands(heading: str) -> list[str]:
-    """The commands of a section; blocks in another language, and those that are no commands, are left out."""
+    """Return the commands of a section, without blocks in other languages and without text that is not a command."""
     plain = [block for block in blocks(section(README, heading)) if not block.language]
     return [each for block in plain for each in block.commands if each.startswith(("sojourn ", ". ."))]
 
 
 def raise_network() -> str:
-    """Give a new network its loopback, and the page's address beside it; returns the address to use instead of it.
+    """Set up loopback and the page's address in a new network; return the address to use instead of it.
 
-    Where this is no new network nothing is touched: another loopback address stands in for the page's.
+    Without a new network nothing is changed: another loopback address takes the place of the page's.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tool:
         flags = struct.unpack("16sh14x", fcntl.ioctl(tool, _GET_FLAGS, struct.pack("16sh14x", b"lo", 0)))[1]
@@ -137,7 +139,7 @@ def raise_network() -> str:
 
 
 def main(folder: Path) -> None:
-    """The first hour; then the model goes back; then the same over the broker's address."""
+    """Follow the first hour; then roll out the model; then repeat it over the broker's address."""
     address = raise_network()
     walk = Walk(folder)
     walk.prepare()
@@ -149,14 +151,14 @@ def main(folder: Path) -> None:
         walk.type_in(command.replace("rollout ", "rollout --soak 0.2 "))
     walk.stop()
     for command in commands(MACHINES):
-        # The job is done: that it is listed shows that the broker is reached.
+        # The job is done: its listing shows that the broker is reachable.
         walk.type_in(
             command.replace("submit job.toml --broker", "list --broker")
             .replace(" --watch", "")
             .replace(ADDRESS, address)
         )
     walk.stop()
-    walk.tell()
+    walk.notify()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An agent on a bench: nothing is trained, and a twin made of its journal is compared after each step."""
+"""An agent without training, compared after each step with a twin that replays its journal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from edge_agent.agent import Agent
-from edge_agent.training.work import Trained
-from sojourn.node.machine import Append, Did, Do, Pulled, Received
+from edge_agent.training.messages import Trained
+from sojourn.node.machine import Append, Pulled, Received, StartWork, WorkDone
 from sojourn.protocol.messages import Visit
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer, VisitId
@@ -34,7 +34,7 @@ def trained(memory=()) -> Trained:
 
 
 class Bench:
-    """An agent whose every record is kept, and whose replayed twin is compared after each step."""
+    """An agent that records its journal, and compares itself with a replayed twin after each step."""
 
     def __init__(self, offer=OFFER, **kwargs) -> None:
         self.offer, self.kwargs = offer, kwargs
@@ -42,7 +42,7 @@ class Bench:
         self.records: list[bytes] = []
         self.work = "none yet"
 
-    def tell(self, event, now=0.0) -> list[Any]:
+    def notify(self, event, now=0.0) -> list[Any]:
         effects = self.agent.handle(event, now)
         self.note(effects)
         return without_steps(effects)
@@ -51,22 +51,22 @@ class Bench:
         for effect in effects:
             if isinstance(effect, Append):
                 self.records.append(msgspec.msgpack.encode(effect.record))
-            elif isinstance(effect, Do):
+            elif isinstance(effect, StartWork):
                 self.work = effect.key
         assert self.replayed().snapshot() == self.agent.snapshot()
 
     def replayed(self, cut=0) -> Agent:
-        """A twin from the journal: a snapshot after `cut` records, then the others."""
+        """Return a twin from the journal: a snapshot after `cut` records, then the remaining records."""
         return replayed(Agent("d", self.offer, **self.kwargs), self.records, cut)
 
     def ask(self, message, now=0.0, sender=EDGE) -> list[Any]:
-        return self.tell(Received(sender, EPOCH, message), now)
+        return self.notify(Received(sender, EPOCH, message), now)
 
     def take(self, message: Visit, now=0.0) -> None:
-        """Take a visit and have it under way."""
+        """Send an order, and deliver its blobs."""
         self.ask(message, now)
-        self.tell(Pulled(KIT.digest), now)
-        self.tell(Pulled(message.vectors["model"].digest), now)
+        self.notify(Pulled(KIT.digest), now)
+        self.notify(Pulled(message.vectors["model"].digest), now)
 
     def finish(self, now=0.0, **how) -> list[Any]:
-        return self.tell(Did(self.work, trained(**how)), now)
+        return self.notify(WorkDone(self.work, trained(**how)), now)

@@ -8,30 +8,28 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.limits.rules import Limits
-from edge_agent.limits.settings import LimitSettings
+from edge_agent.limits import Limits, LimitSettings
 from edge_agent.records import RESULTS_KEPT, Memory, VisitEnded, VisitTaken, VisitTrained
-from edge_agent.training.work import Train, Warm
-from sojourn.data.data_survey import DataSurvey
+from edge_agent.training.messages import Train, Warm
 from sojourn.node.machine import (
-    Announce,
     Append,
-    Did,
-    DidNot,
-    Do,
-    Doing,
-    Linked,
+    CancelWork,
+    LinkUp,
+    LocalEvent,
+    Log,
+    PublishBirth,
     Pull,
     Pulled,
     PullFailed,
     Received,
-    Say,
     Send,
-    Told,
-    Undo,
-    Woke,
+    StartWork,
+    TimerFired,
+    WorkDone,
+    WorkFailed,
+    WorkProgress,
 )
-from sojourn.protocol.data_summary import DataSummary
+from sojourn.protocol.data_summary import DataSummary, DataSurvey
 from sojourn.protocol.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visited
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import TrainingSize
@@ -41,22 +39,22 @@ from tests.sojourn.store.replays import sends, without_steps
 
 
 def kinds(effects) -> list[str]:
-    return [type(effect).__name__ for effect in effects if type(effect).__name__ != "Say"]
+    return [type(effect).__name__ for effect in effects if type(effect).__name__ != "Log"]
 
 
-def test_a_visit_from_beginning_to_end() -> None:
+def test_visit_from_start_to_end() -> None:
     bench = Bench()
     effects = bench.ask(visit())
     assert kinds(effects) == ["Append", "Pull", "Pull"]
     assert bench.agent.wake_at() == 0.0
-    assert sends(bench.tell(Woke())) == [Progress(visit_id(), "fetching", 0, 0)]
-    assert bench.tell(Pulled(KIT.digest), 0.1) == []
-    assert bench.tell(Pulled(MODEL.digest), 0.2) == [Do("job/1/0/0/1.1", Train(visit(), {}))]
+    assert sends(bench.notify(TimerFired())) == [Progress(visit_id(), "fetching", 0, 0)]
+    assert bench.notify(Pulled(KIT.digest), 0.1) == []
+    assert bench.notify(Pulled(MODEL.digest), 0.2) == [StartWork("job/1/0/0/1.1", Train(visit(), {}))]
     assert bench.agent.wake_at() == 0.2
-    assert sends(bench.tell(Woke(), 0.2)) == [Progress(visit_id(), "training", 0, 0)]
-    assert bench.tell(Doing("job/1/0/0/1.1", 3, 9), 0.5) == []
+    assert sends(bench.notify(TimerFired(), 0.2)) == [Progress(visit_id(), "training", 0, 0)]
+    assert bench.notify(WorkProgress("job/1/0/0/1.1", 3, 9), 0.5) == []
     assert bench.agent.wake_at() == 1.2
-    assert sends(bench.tell(Woke(), 1.2)) == [Progress(visit_id(), "training", 3, 9)]
+    assert sends(bench.notify(TimerFired(), 1.2)) == [Progress(visit_id(), "training", 3, 9)]
     effects = bench.finish(2.0)
     answer = Visited(visit_id(), {"model": RESULT}, 5, {"loss": 0.5})
     assert effects[0] == Append(VisitTrained("job/1/0/0", answer, {}), sync=True, blobs=(RESULT.digest,))
@@ -68,27 +66,27 @@ def test_a_visit_from_beginning_to_end() -> None:
     assert bench.agent.live() == {KIT.digest}
 
 
-def test_what_is_over_in_the_same_instant_gives_no_sign_of_life_on_its_way() -> None:
+def test_visit_finished_instantly_sends_no_progress() -> None:
     bench = Bench()
     bench.take(visit())
-    assert [type(message) for message in sends(bench.tell(Woke()))] == [Progress]
+    assert [type(message) for message in sends(bench.notify(TimerFired()))] == [Progress]
     again = Bench()
     again.take(visit())
     assert [type(message) for message in sends(again.finish(0.0))] == [Visited]
-    assert again.tell(Woke()) == []
+    assert again.notify(TimerFired()) == []
     assert again.agent.wake_at() == 1.0
 
 
-def test_a_result_is_offered_until_it_is_settled() -> None:
+def test_result_is_resent_until_settled() -> None:
     bench = Bench()
     bench.take(visit())
     answer = sends(bench.finish(0.0))[0]
     times = []
     for _ in range(4):
         times.append(bench.agent.wake_at())
-        assert sends(bench.tell(Woke(), times[-1])) == [answer]
+        assert sends(bench.notify(TimerFired(), times[-1])) == [answer]
     assert times == [1, 3, 7, 15]
-    assert sends(bench.tell(Linked(), 16.0)) == [answer]
+    assert sends(bench.notify(LinkUp(), 16.0)) == [answer]
     assert RESULT.digest in bench.agent.live()
     bench.ask(Discarded(visit_id(), "late"))
     assert bench.agent.wake_at() is None
@@ -103,33 +101,33 @@ def test_duplicates_are_answered_from_memory() -> None:
     for _ in range(3):
         assert bench.ask(visit()) == [Send(EDGE, answer)]
     bench.ask(Accepted(visit_id()))
-    assert sends(bench.ask(visit())) == [Declined(visit_id(), "stale", "this attempt is over here")]
+    assert sends(bench.ask(visit())) == [Declined(visit_id(), "stale", "this attempt has ended on this device")]
     assert bench.ask(Accepted(visit_id())) == []
     assert bench.ask(Discarded(visit_id(), "")) == []
 
 
-def test_a_later_attempt_takes_the_place_of_an_older_one() -> None:
+def test_later_attempt_replaces_an_older_one() -> None:
     bench = Bench()
     bench.take(visit((1, 1)))
     effects = bench.ask(visit((1, 2)))
-    assert kinds(effects) == ["Append", "Undo", "Append", "Pull", "Pull"]
-    assert effects[1] == Undo("job/1/0/0/1.1")
+    assert kinds(effects) == ["Append", "CancelWork", "Append", "Pull", "Pull"]
+    assert effects[1] == CancelWork("job/1/0/0/1.1")
     assert bench.agent.state.held["job/1/0/0"].order.id.attempt == (1, 2)
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_an_older_attempt_that_comes_late_changes_nothing(finished) -> None:
+def test_late_older_attempt_changes_nothing(finished) -> None:
     bench = Bench()
     bench.take(visit((1, 2)))
     if finished:
         bench.finish()
     before = bench.agent.snapshot()
     effects = bench.ask(visit((1, 1)))
-    assert sends(effects) == [Declined(visit_id((1, 1)), "stale", "this attempt is over here")]
+    assert sends(effects) == [Declined(visit_id((1, 1)), "stale", "this attempt has ended on this device")]
     assert bench.agent.snapshot() == before
 
 
-def test_the_same_attempt_with_another_model_is_not_answered_from_memory() -> None:
+def test_same_attempt_with_another_model_is_stale() -> None:
     bench = Bench()
     bench.take(visit())
     bench.finish()
@@ -149,12 +147,12 @@ def test_the_same_attempt_with_another_model_is_not_answered_from_memory() -> No
         ({"tour": 1, "attempt": (2, 1)}, False),
     ],
 )
-def test_busy_unless_the_job_has_moved_on(other, taken) -> None:
+def test_device_is_busy_unless_the_job_has_moved_on(other, taken) -> None:
     bench = Bench()
     bench.take(visit())
     effects = bench.ask(visit(**other))
     if taken:
-        assert any(isinstance(effect, Undo) for effect in effects)
+        assert any(isinstance(effect, CancelWork) for effect in effects)
         assert len(bench.agent.state.held) == 1
         assert not any(isinstance(message, Declined) for message in sends(effects))
     else:
@@ -162,7 +160,7 @@ def test_busy_unless_the_job_has_moved_on(other, taken) -> None:
         assert list(bench.agent.state.held) == ["job/1/0/0"]
 
 
-def test_a_held_result_does_not_make_busy() -> None:
+def test_held_result_does_not_make_the_device_busy() -> None:
     bench = Bench()
     bench.take(visit())
     bench.finish()
@@ -171,14 +169,14 @@ def test_a_held_result_does_not_make_busy() -> None:
 
 
 @pytest.mark.parametrize("message", [Cancel(visit_id()), Discarded(visit_id(), "")])
-def test_a_cancelled_visit_is_undone(message) -> None:
+def test_cancelled_visit_is_ended(message) -> None:
     bench = Bench()
     bench.take(visit())
-    assert kinds(bench.ask(message)) == ["Append", "Undo"]
-    assert bench.tell(Woke(), 5.0) == []
+    assert kinds(bench.ask(message)) == ["Append", "CancelWork"]
+    assert bench.notify(TimerFired(), 5.0) == []
 
 
-def test_only_the_edge_server_that_asked_can_settle() -> None:
+def test_only_the_requesting_edge_server_can_settle_a_visit() -> None:
     bench = Bench()
     bench.take(visit())
     bench.finish()
@@ -190,16 +188,16 @@ def test_only_the_edge_server_that_asked_can_settle() -> None:
     assert bench.agent.state.held
 
 
-def test_what_was_accepted_before_its_record_was_lost_is_not_trained_to_its_end() -> None:
+def test_accepted_visit_is_not_trained_again_after_lost_record() -> None:
     bench = Bench()
     bench.take(visit())
     effects = bench.ask(Accepted(visit_id()))
     assert effects[0] == Append(VisitEnded("job/1/0/0", accepted=True), sync=True)
-    assert isinstance(effects[1], Undo)
+    assert isinstance(effects[1], CancelWork)
     assert not bench.agent.state.memory
 
 
-def test_only_accepted_commits_the_memory() -> None:
+def test_only_accepted_visits_commit_memory() -> None:
     for accepted in (True, False):
         bench = Bench()
         bench.take(visit())
@@ -212,12 +210,12 @@ def test_only_accepted_commits_the_memory() -> None:
         assert any(isinstance(effect, Pull) for effect in effects)
 
 
-def test_a_worker_that_fails_is_given_one_more_chance() -> None:
+def test_failed_worker_gets_one_retry() -> None:
     bench = Bench()
     bench.take(visit())
-    effects = bench.tell(DidNot(bench.work, "failed", "killed"))
-    assert any(isinstance(effect, Do) for effect in effects)
-    effects = bench.tell(DidNot(bench.work, "failed", "killed"))
+    effects = bench.notify(WorkFailed(bench.work, "failed", "killed"))
+    assert any(isinstance(effect, StartWork) for effect in effects)
+    effects = bench.notify(WorkFailed(bench.work, "failed", "killed"))
     assert sends(effects) == [Declined(visit_id(), "failed", "killed")]
     assert effects[0] == Append(VisitEnded("job/1/0/0", False), sync=False)
     assert sends(bench.ask(visit())) == [Declined(visit_id(), "failed", "killed")]
@@ -229,19 +227,19 @@ def test_a_worker_that_fails_is_given_one_more_chance() -> None:
 def test_other_failures_are_declined_at_once(reason) -> None:
     bench = Bench()
     bench.take(visit())
-    assert sends(bench.tell(DidNot(bench.work, reason, "x" * 5000))) == [Declined(visit_id(), reason, "x" * 2000)]
+    assert sends(bench.notify(WorkFailed(bench.work, reason, "x" * 5000))) == [Declined(visit_id(), reason, "x" * 2000)]
 
 
-@pytest.mark.parametrize(("why", "said"), [("gone", "gone"), ("disk", "disk")])
-def test_a_blob_that_cannot_be_had_is_declined(why, said) -> None:
+@pytest.mark.parametrize(("why", "output"), [("gone", "gone"), ("disk", "disk")])
+def test_unavailable_blob_is_declined(why, output) -> None:
     bench = Bench()
     bench.ask(visit())
-    assert bench.tell(PullFailed(bytes(32), why)) == []
-    assert [message.reason for message in sends(bench.tell(PullFailed(MODEL.digest, why)))] == [said]
+    assert bench.notify(PullFailed(bytes(32), why)) == []
+    assert [message.reason for message in sends(bench.notify(PullFailed(MODEL.digest, why)))] == [output]
     assert bench.agent.state.held == {}
 
 
-def test_objections_and_what_is_not_supported() -> None:
+def test_limits_and_unsupported_tasks_decline_the_visit() -> None:
     hot = Bench(objection=lambda: ("hot", "81 degrees"))
     assert sends(hot.ask(visit())) == [Declined(visit_id(), "hot", "81 degrees")]
     assert hot.ask(Prepare("job", KIT, TASK)) == []
@@ -255,7 +253,7 @@ def test_large_model_is_declined_before_any_transfer(known: bool) -> None:
     limits = Limits(LimitSettings(memory=300), Path("/nonexistent"))
     bench = Bench(room=limits.room)
     large = msgspec.structs.replace(MODEL, size=4 * 49_000_000)
-    size = TrainingSize(49_000_000, 400_000_000, 1000) if known else msgspec.UNSET
+    size = TrainingSize(49_000_000, 400_000_000, 1000) if known else None
     effects = bench.ask(msgspec.structs.replace(visit(model=large), size=size))
     assert kinds(effects) == ["Send"]
     (declined,) = sends(effects)
@@ -267,25 +265,25 @@ def test_large_model_is_declined_before_any_transfer(known: bool) -> None:
     assert kinds(bench.ask(visit())) == ["Append", "Pull", "Pull"]
 
 
-def test_a_hanging_worker_gives_no_sign_of_life() -> None:
+def test_hanging_worker_sends_no_progress() -> None:
     bench = Bench()
     bench.take(visit(), 0.0)
-    assert sends(bench.tell(Woke(), 30.0))
-    assert sends(bench.tell(Woke(), 61.0)) == []
+    assert sends(bench.notify(TimerFired(), 30.0))
+    assert sends(bench.notify(TimerFired(), 61.0)) == []
     assert bench.agent.wake_at() is None
 
 
-def test_prepare_warms_the_worker_when_idle() -> None:
+def test_prepare_warms_up_an_idle_worker() -> None:
     bench = Bench()
     assert bench.ask(Prepare("job", KIT, TASK)) == [Pull(KIT, EDGE)]
     assert bench.agent.live() == {KIT.digest}
-    assert bench.tell(Pulled(KIT.digest)) == [Do("warm", Warm(KIT, TASK))]
+    assert bench.notify(Pulled(KIT.digest)) == [StartWork("warm", Warm(KIT, TASK))]
     bench.take(visit())
     assert bench.ask(Prepare("job", KIT, TASK)) == []
-    assert bench.tell(DidNot("warm", "data", "none")) == []
+    assert bench.notify(WorkFailed("warm", "data", "none")) == []
 
 
-def test_a_restart_takes_up_what_was_under_way() -> None:
+def test_restart_resumes_unfinished_visits() -> None:
     bench = Bench()
     bench.take(visit(job="done"))
     answer = sends(bench.finish())[0]
@@ -296,10 +294,10 @@ def test_a_restart_takes_up_what_was_under_way() -> None:
     assert [effect.ref for effect in effects if isinstance(effect, Pull)] == [KIT, MODEL]
     assert twin.handle(Pulled(KIT.digest), 100.0) == []
     (work, *_) = without_steps(twin.handle(Pulled(MODEL.digest), 100.0))
-    assert work == Do("job/1/0/0/1.1", Train(visit(), {}))
+    assert work == StartWork("job/1/0/0/1.1", Train(visit(), {}))
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_kept_results_and_fences_are_bounded() -> None:
     bench = Bench()
     for number in range(3 * RESULTS_KEPT):
         bench.take(visit(job=f"job-{number}"))
@@ -315,7 +313,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_course_of_events_can_be_replayed(seed) -> None:
+def test_random_event_sequences_replay_to_the_same_state(seed) -> None:
     draw = random.Random(seed)
     bench = Bench()
     for step in range(120):
@@ -332,15 +330,17 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
                 Received(EDGE, EPOCH, Cancel(names)),
                 Received(EDGE, EPOCH, Discarded(names, "")),
                 PullFailed(MODEL.digest, "gone"),
-                Woke(),
-                Linked(),
-                Did(bench.work, trained(memory=True)),
-                DidNot(bench.work, "memory", ""),
+                TimerFired(),
+                LinkUp(),
+                WorkDone(bench.work, trained(memory=True)),
+                WorkFailed(bench.work, "memory", ""),
             ]
         )
-        if isinstance(event, Did | DidNot) and not any(not it.answer for it in bench.agent.state.held.values()):
+        if isinstance(event, WorkDone | WorkFailed) and not any(
+            not it.answer for it in bench.agent.state.held.values()
+        ):
             continue
-        bench.tell(event, float(step))
+        bench.notify(event, float(step))
         assert sum(not held.answer for held in bench.agent.state.held.values()) <= 1
     for cut in range(len(bench.records)):
         assert bench.replayed(cut).snapshot() == bench.agent.snapshot()
@@ -353,42 +353,44 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
     assert all(each == sorted(set(each)) for each in attempts.values())
 
 
-def test_a_refusal_of_a_visit_that_was_begun_is_repeated_until_it_is_heard() -> None:
+def test_refusal_of_a_started_visit_is_resent_until_cancelled() -> None:
     bench = Bench()
     bench.ask(visit())
-    effects = bench.tell(PullFailed(visit().kit.digest, "gone"), 1.0)
-    (said,) = sends(effects)
-    assert (said.visit, said.reason) == (visit().id, "gone")
-    assert [e.message for e in bench.tell(Woke(), 10.0) if isinstance(e, Send)] == [said]
+    effects = bench.notify(PullFailed(visit().kit.digest, "gone"), 1.0)
+    (output,) = sends(effects)
+    assert (output.visit, output.reason) == (visit().id, "gone")
+    assert [e.message for e in bench.notify(TimerFired(), 10.0) if isinstance(e, Send)] == [output]
     bench.ask(Cancel(visit().id))
-    assert bench.tell(Woke(), 1000.0) == []
+    assert bench.notify(TimerFired(), 1000.0) == []
 
 
-def test_what_was_found_in_the_data_is_said_here_and_announced_as_far_as_it_is_shared() -> None:
+def test_data_survey_is_logged_and_announced_as_far_as_shared() -> None:
     bench = Bench(msgspec.structs.replace(OFFER, shares=("range",)))
     summary = DataSummary(samples=5, dtype="uint8", low=0, high=9, classes=("cat",), class_count=1)
-    effects = bench.tell(Told(DataSurvey(summary, ("labels look odd (all are cat); to do: nothing",), ("cat",))))
-    assert [(each.text, each.level) for each in effects if isinstance(each, Say)] == [
+    effects = bench.notify(
+        LocalEvent(DataSurvey(summary, ("labels look odd (all are cat); to do: nothing",), ("cat",)))
+    )
+    assert [(each.text, each.level) for each in effects if isinstance(each, Log)] == [
         ("data: 5 samples of different shapes, uint8, values 0 to 9", "info"),
         ("data: 1 class: cat", "info"),
         ("data: labels look odd (all are cat); to do: nothing", "warning"),
     ]
-    assert effects[-1] == Announce()
+    assert effects[-1] == PublishBirth()
     assert bench.agent.offer is not None
     assert bench.agent.offer.summary == DataSummary(samples=5, dtype="uint8", low=0, high=9)
-    missing = bench.tell(Told(DataSurvey(DataSummary(fault="it is gone"))))
-    assert missing == [Say("data: no data: it is gone", "warning"), Announce()]
+    missing = bench.notify(LocalEvent(DataSurvey(DataSummary(fault="it is gone"))))
+    assert missing == [Log("data: no data: it is gone", "warning"), PublishBirth()]
 
 
-def test_what_is_odd_about_the_data_is_said_once_for_a_job() -> None:
+def test_odd_data_is_logged_once_per_job() -> None:
     bench = Bench()
-    said = []
+    output = []
     for round_ in (1, 2):
         bench.take(visit(round_=round_))
-        odd = msgspec.structs.replace(trained(), note="odd", warnings=("odd (very); to do: mend it",))
-        effects = bench.tell(Did(bench.work, odd))
+        odd = msgspec.structs.replace(trained(), note="odd", warnings=("odd (very); to do: fix it",))
+        effects = bench.notify(WorkDone(bench.work, odd))
         sent = [each.message for each in effects if isinstance(each, Send)]
         assert [each.note for each in sent if isinstance(each, Visited)] == ["odd"]
-        said += [each.text for each in effects if isinstance(each, Say) and each.level == "warning"]
+        output += [each.text for each in effects if isinstance(each, Log) and each.level == "warning"]
         bench.ask(Accepted(visit_id(round_=round_)))
-    assert said == ["job job, data: odd (very); to do: mend it"]
+    assert output == ["job job, data: odd (very); to do: fix it"]

@@ -1,4 +1,4 @@
-"""What an agent remembers of a job, and that it trains only when that is certain: on the machine, without training."""
+"""The memory of objectives in the agent's machine: a visit is trained only when its memory is final."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from edge_agent.agent import Agent
-from edge_agent.records import REMEMBERED, Memory
-from edge_agent.training.work import Train, Trained
+from edge_agent.records import MAX_MEMORIES, Memory
+from edge_agent.training.messages import Train, Trained
 from sojourn import parts
-from sojourn.node.machine import Did, Do, Linked, Pull, Pulled, Say, Send, Woke
+from sojourn.node.machine import LinkUp, Log, Pull, Pulled, Send, StartWork, TimerFired, WorkDone
 from sojourn.protocol.messages import Accepted, Cancel, Declined, Discarded, Progress, Visit
 from sojourn.protocol.wire import Offer, Ref, Task
 from sojourn.store.blobs import ref_of
@@ -37,23 +37,23 @@ def memory(name: str) -> dict[str, Ref]:
 
 
 def pulled(bench: Bench, message: Visit, now: float = 0.0) -> list[Any]:
-    """Take a visit and have all it needs; returns what comes of the last blob."""
+    """Send an order, and deliver its blobs; return the effects of the last blob."""
     bench.ask(message, now)
-    bench.tell(Pulled(KIT.digest), now)
-    return bench.tell(Pulled(MODEL.digest), now)
+    bench.notify(Pulled(KIT.digest), now)
+    return bench.notify(Pulled(MODEL.digest), now)
 
 
 def finish(bench: Bench, name: str, remembered: int, now: float = 0.0) -> list[Any]:
     metrics = {"remembered": float(remembered)}
-    return bench.tell(Did(bench.work, Trained({"model": MODEL}, 5, metrics, None, memory(name))), now)
+    return bench.notify(WorkDone(bench.work, Trained({"model": MODEL}, 5, metrics, None, memory(name))), now)
 
 
 def done(effects: list[Any]) -> list[Train]:
-    return [effect.work for effect in effects if isinstance(effect, Do)]
+    return [effect.work for effect in effects if isinstance(effect, StartWork)]
 
 
 def warnings(effects: list[Any]) -> list[str]:
-    return [effect.text for effect in effects if isinstance(effect, Say) and effect.level == "warning"]
+    return [effect.text for effect in effects if isinstance(effect, Log) and effect.level == "warning"]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def bench() -> Bench:
     return Bench(offer=OFFER)
 
 
-def test_accepted_visits_are_counted_with_the_memory(bench: Bench) -> None:
+def test_memory_counts_accepted_visits(bench: Bench) -> None:
     for number in range(3):
         (work,) = done(pulled(bench, visit(round_=number)))
         assert work.remembered == number
@@ -71,7 +71,7 @@ def test_accepted_visits_are_counted_with_the_memory(bench: Bench) -> None:
     assert bench.agent.state.memory == {"job": Memory(memory("2"), 3)}
 
 
-def test_a_discarded_visit_neither_counts_nor_is_remembered(bench: Bench) -> None:
+def test_discarded_visit_is_neither_counted_nor_remembered(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     bench.ask(Accepted(visit_id()))
@@ -82,10 +82,10 @@ def test_a_discarded_visit_neither_counts_nor_is_remembered(bench: Bench) -> Non
     assert (work.memory, work.remembered) == (memory("a"), 1)
 
 
-def test_a_memory_that_was_found_lost_is_counted_anew(bench: Bench) -> None:
+def test_lost_memory_restarts_the_visit_count(bench: Bench) -> None:
     for number in range(3):
         pulled(bench, visit(round_=number))
-        finish(bench, str(number), 0)  # the training process could not use what it was given
+        finish(bench, str(number), 0)  # the training process could not use its memory
         bench.ask(Accepted(visit_id(round_=number)))
     assert bench.agent.state.memory["job"].visits == 1
 
@@ -95,19 +95,19 @@ def test_training_waits_until_the_last_result_is_settled(bench: Bench) -> None:
     answer = sends(finish(bench, "a", 0))[0]
     effects = pulled(bench, visit(round_=2), 0.5)
     assert done(effects) == []
-    assert sends(effects) == [answer]  # asked again at once: somebody waits for it now
+    assert sends(effects) == [answer]  # resent immediately: a visit waits for the reply
     assert bench.agent.state.held["job/2/0/0"].answer is None
-    # Signs of life go on, and so do offers of the result that nobody has answered.
-    told = sends(bench.tell(Woke(), 2.0))
-    assert Progress(visit_id(round_=2), "fetching", 0, 0) in told
-    assert answer in told
+    # Progress reports continue, and so do offers of the unanswered result.
+    reported = sends(bench.notify(TimerFired(), 2.0))
+    assert Progress(visit_id(round_=2), "fetching", 0, 0) in reported
+    assert answer in reported
     (work,) = done(bench.ask(Accepted(visit_id()), 3.0))
     assert (work.visit, work.memory, work.remembered) == (visit(round_=2), memory("a"), 1)
-    assert sends(bench.tell(Woke(), 4.5)) == [Progress(visit_id(round_=2), "training", 0, 0)]
+    assert sends(bench.notify(TimerFired(), 4.5)) == [Progress(visit_id(round_=2), "training", 0, 0)]
 
 
 @pytest.mark.parametrize("word", [Discarded(visit_id(), "late"), Cancel(visit_id())])
-def test_a_result_that_is_refused_settles_too(bench: Bench, word: Any) -> None:
+def test_refused_result_is_settled_too(bench: Bench, word: Any) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     assert done(pulled(bench, visit(round_=2))) == []
@@ -115,7 +115,7 @@ def test_a_result_that_is_refused_settles_too(bench: Bench, word: Any) -> None:
     assert (work.memory, work.remembered) == ({}, 0)
 
 
-def test_whatever_is_lost_on_the_way_the_outcome_is_the_same() -> None:
+def test_late_acceptance_gives_the_same_training_order() -> None:
     orders = []
     for late in (False, True):
         bench = Bench(offer=OFFER)
@@ -130,23 +130,23 @@ def test_whatever_is_lost_on_the_way_the_outcome_is_the_same() -> None:
     assert orders[0] == orders[1]
 
 
-def test_it_waits_for_blobs_as_well(bench: Bench) -> None:
+def test_training_also_waits_for_blobs(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     bench.ask(visit(round_=2))
     assert done(bench.ask(Accepted(visit_id()))) == []
-    bench.tell(Pulled(KIT.digest))
-    assert [work.remembered for work in done(bench.tell(Pulled(MODEL.digest)))] == [1]
+    bench.notify(Pulled(KIT.digest))
+    assert [work.remembered for work in done(bench.notify(Pulled(MODEL.digest)))] == [1]
 
 
-def test_after_half_a_lease_the_unanswered_result_is_dropped(bench: Bench) -> None:
+def test_unanswered_result_is_dropped_after_half_a_lease(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     pulled(bench, visit(round_=2), 10.0)
-    assert done(bench.tell(Woke(), 39.9)) == []
+    assert done(bench.notify(TimerFired(), 39.9)) == []
     assert bench.agent.wake_at() is not None
     assert bench.agent.wake_at() <= 10.0 + LEASE / 2  # type: ignore[operator]
-    effects = bench.tell(Woke(), 40.0)
+    effects = bench.notify(TimerFired(), 40.0)
     assert [(work.memory, work.remembered) for work in done(effects)] == [({}, 0)]
     (warning,) = warnings(effects)
     assert "job round 1 tour 1 hop 1" in warning
@@ -162,20 +162,20 @@ def test_after_half_a_lease_the_unanswered_result_is_dropped(bench: Bench) -> No
         (task(parts.Dyn(), parts.UpdateEstimator()), {"round_": 2}),
     ],
 )
-def test_nothing_else_waits(bench: Bench, asked: Task, where: dict[str, Any]) -> None:
+def test_unrelated_visits_do_not_wait(bench: Bench, asked: Task, where: dict[str, Any]) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     (work,) = done(pulled(bench, visit(asked, **where)))
     assert (work.memory, work.remembered) == ({}, 0)
 
 
-def test_results_without_memory_are_not_waited_for(bench: Bench) -> None:
+def test_results_without_memory_do_not_delay_training(bench: Bench) -> None:
     pulled(bench, visit(task(parts.Sgd())))
-    bench.tell(Did(bench.work, Trained({"model": MODEL}, 5, {}, None, {})))
+    bench.notify(WorkDone(bench.work, Trained({"model": MODEL}, 5, {}, None, {})))
     assert len(done(pulled(bench, visit(round_=2)))) == 1
 
 
-def test_estimation_is_not_given_the_memory(bench: Bench) -> None:
+def test_estimation_does_not_receive_the_memory(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     bench.ask(Accepted(visit_id()))
@@ -183,7 +183,7 @@ def test_estimation_is_not_given_the_memory(bench: Bench) -> None:
     assert (work.memory, work.remembered) == ({}, 0)
 
 
-def test_a_later_attempt_of_the_unanswered_visit_ends_the_wait(bench: Bench) -> None:
+def test_later_attempt_of_the_unanswered_visit_ends_the_wait(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     pulled(bench, visit(round_=2))
@@ -192,7 +192,7 @@ def test_a_later_attempt_of_the_unanswered_visit_ends_the_wait(bench: Bench) -> 
     assert [work.visit for work in done(effects)] == [visit(round_=2)]
 
 
-def test_a_visit_that_waits_can_be_superseded_and_cancelled(bench: Bench) -> None:
+def test_waiting_visit_can_be_superseded_and_cancelled(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     pulled(bench, visit(round_=2))
@@ -203,7 +203,7 @@ def test_a_visit_that_waits_can_be_superseded_and_cancelled(bench: Bench) -> Non
     assert bench.agent.wake_at() is None
 
 
-def test_a_restart_in_the_middle_of_the_wait_waits_again(bench: Bench) -> None:
+def test_restart_during_the_wait_waits_again(bench: Bench) -> None:
     pulled(bench, visit())
     answer = sends(finish(bench, "a", 0))[0]
     pulled(bench, visit(round_=2), 5.0)
@@ -213,13 +213,13 @@ def test_a_restart_in_the_middle_of_the_wait_waits_again(bench: Bench) -> None:
     assert [effect.ref for effect in effects if isinstance(effect, Pull)] == [KIT, MODEL]
     twin.handle(Pulled(KIT.digest), 100.0)
     assert done(twin.handle(Pulled(MODEL.digest), 100.0)) == []
-    assert done(twin.handle(Linked(), 101.0)) == []
+    assert done(twin.handle(LinkUp(), 101.0)) == []
     bench.agent = twin
     (work,) = done(bench.ask(Accepted(visit_id()), 102.0))
     assert (work.memory, work.remembered) == (memory("a"), 1)
 
 
-def test_a_restart_after_the_result_was_accepted_remembers(bench: Bench) -> None:
+def test_restart_after_acceptance_keeps_the_memory(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     bench.ask(Accepted(visit_id()))
@@ -229,13 +229,13 @@ def test_a_restart_after_the_result_was_accepted_remembers(bench: Bench) -> None
         assert twin.state.memory == {"job": Memory(memory("a"), 1)}
 
 
-def test_the_memories_of_sixteen_jobs_are_kept(bench: Bench) -> None:
+def test_memories_of_sixteen_jobs_are_kept(bench: Bench) -> None:
     def accept(job: str, round_: int = 1) -> None:
         pulled(bench, visit(job=job, round_=round_))
         finish(bench, job, 0)
         bench.ask(Accepted(visit_id(job=job, round_=round_)))
 
-    assert REMEMBERED == 16
+    assert MAX_MEMORIES == 16
     for number in range(16):
         accept(f"job-{number}")
     accept("job-0", 2)  # so that job-1 is the oldest
@@ -251,10 +251,10 @@ def test_the_memories_of_sixteen_jobs_are_kept(bench: Bench) -> None:
         (task(parts.OwnObjective(part="own.module:Other")), False),
         (task(parts.OwnObjective(part="os:system")), False),
         (task(parts.Prox()), False),
-        (task(parts.Prox(), parts.SizeEstimator()), True),  # an estimation follows the plain loss
+        (task(parts.Prox(), parts.SizeEstimator()), True),  # an estimation uses the plain loss
     ],
 )
-def test_only_what_is_offered_is_done(bench: Bench, asked: Task, supported: bool) -> None:
+def test_only_offered_objectives_and_estimators_are_accepted(bench: Bench, asked: Task, supported: bool) -> None:
     effects = bench.ask(visit(asked))
     declined = [message for message in sends(effects) if isinstance(message, Declined)]
     assert [message.reason for message in declined] == ([] if supported else ["unsupported"])
@@ -262,10 +262,10 @@ def test_only_what_is_offered_is_done(bench: Bench, asked: Task, supported: bool
 
 
 @pytest.mark.parametrize("shared", [(), ("class-counts",)])
-def test_class_counts_are_the_owners_to_share(shared: tuple[str, ...]) -> None:
+def test_class_counts_are_shared_only_with_owner_consent(shared: tuple[str, ...]) -> None:
     bench = Bench(offer=msgspec.structs.replace(OFFER, shares=shared))
     effects = bench.ask(visit(task(parts.Sgd(), parts.ClassCountEstimator())))
-    (answer,) = [*sends(effects), *sends(bench.tell(Woke()))]
+    (answer,) = [*sends(effects), *sends(bench.notify(TimerFired()))]
     if shared:
         assert isinstance(answer, Progress)
     else:
@@ -273,7 +273,7 @@ def test_class_counts_are_the_owners_to_share(shared: tuple[str, ...]) -> None:
         assert "does not share its class counts" in answer.detail
 
 
-def test_terms_that_changed_over_a_restart_hold(bench: Bench) -> None:
+def test_offer_changed_over_a_restart_applies_to_old_visits(bench: Bench) -> None:
     bench.ask(visit(task(parts.OwnObjective(part="own.module:Class"))))
     twin = Agent("d", msgspec.structs.replace(OFFER, objectives=("sgd",)))
     twin.restore(bench.agent.snapshot())
@@ -281,4 +281,4 @@ def test_terms_that_changed_over_a_restart_hold(bench: Bench) -> None:
     assert [message.reason for message in sends(effects)] == ["unsupported"]
     assert not [effect for effect in effects if isinstance(effect, Pull)]
     assert twin.state.held == {}
-    assert twin.wake_at() == 1.0  # it is said until it is heard
+    assert twin.wake_at() == 1.0  # it is resent until it is answered

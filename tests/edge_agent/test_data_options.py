@@ -1,4 +1,4 @@
-"""The options that say how an agent reads its data are the same in all its commands, and in its file."""
+"""The options for reading data are the same in all commands of the agent, and in its settings file."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MEANT = DataSettings(
 
 
 class Settings(Exception):
-    """Carries what a command would begin with."""
+    """Carries the settings that a command would start with."""
 
 
-def test_all_commands_take_the_same_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_commands_take_the_same_data_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(_path: str, command: list[str]) -> None:
         flags = next(each for each in command if each.startswith("{"))
         values: dict[str, Any] = msgspec.json.decode(flags)

@@ -1,4 +1,4 @@
-"""What a device loads: never torch and its kin, and in the agent's own process neither numpy nor onnxruntime."""
+"""The imports of a device: never torch or sklearn, and neither numpy nor onnxruntime in the agent's process."""
 
 from __future__ import annotations
 
@@ -19,23 +19,19 @@ FORBIDDEN = {
 }  # fmt: skip
 HEAVY = {"numpy", "onnxruntime", "PIL"}
 IN_THE_WORKER = {
-    "edge_agent.training.trainer", "edge_agent.training.class_shares",
-    "edge_agent.training.descent", "edge_agent.training.model_pool",
-    "edge_agent.training.estimates", "edge_agent.training.features", "edge_agent.training.handover",
-    "edge_agent.training.held_out", "edge_agent.training.own_model", "edge_agent.training.own_norms",
-    "edge_agent.training.echo", "edge_agent.training.projections", "edge_agent.training.outliers",
-    "edge_agent.training.outlier_images", "edge_agent.training.generated",
-    "edge_agent.releases.trial", "edge_agent.releases.thresholds", "edge_agent.inference.plain_answers",
-    "edge_agent.releases.loading", "edge_agent.inference.serving", "edge_agent.inference.model",
-    "edge_agent.inference.inputs", "edge_agent.inference.http_api", "edge_agent.inference.endpoint",
+    "edge_agent.training.trainer", "edge_agent.training.descent", "edge_agent.training.fedelmy",
+    "edge_agent.training.estimates", "edge_agent.training.features", "edge_agent.training.visit_vectors",
+    "edge_agent.training.held_out", "edge_agent.training.metafed", "edge_agent.training.fedbn",
+    "edge_agent.training.ma_echo", "edge_agent.training.fedov",
+    "edge_agent.training.fedgen",
+    "edge_agent.releases.trial", "edge_agent.inference.inputs_and_outputs",
+    "edge_agent.releases.served", "edge_agent.inference.model", "edge_agent.inference.endpoint",
     "sojourn.data.column_names",
-    "sojourn.data.csv", "sojourn.data.csv_columns", "sojourn.data.doubts", "sojourn.data.image_lists",
-    "sojourn.data.image_survey",
-    "sojourn.data.scale_check", "sojourn.data.series", "sojourn.data.summary", "sojourn.data.targets",
-    "sojourn.data.tokens", "sojourn.data.windows",
-    "sojourn.data.images", "sojourn.data.npz", "sojourn.data.labels", "sojourn.data.samples",
+    "sojourn.data.csv", "sojourn.data.csv_columns", "sojourn.data.checks", "sojourn.data.images",
+    "sojourn.data.series", "sojourn.data.summary", "sojourn.data.labels",
+    "sojourn.data.samples", "sojourn.data.npz",
 }  # fmt: skip
-"""The modules that only the training worker, the trial of a release, or a program that predicts loads."""
+"""The modules that only the training worker, a release trial or a predicting program imports."""
 EVERY = {
     module.name
     for package in (edge_agent, sojourn.data)
@@ -56,7 +52,7 @@ for name in sys.argv[1:]:
 
 
 def packages(*command: str) -> list[list[str]]:
-    """What a fresh interpreter says, line by line."""
+    """Return the output lines of a new interpreter."""
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
     done = subprocess.run([sys.executable, "-c", *command], capture_output=True, text=True, check=True, env=environment)
     return [line.split() for line in done.stdout.splitlines()]
@@ -64,11 +60,11 @@ def packages(*command: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, set[str]]:
-    """The top-level packages after a module was imported, for each: one interpreter, and a fork of it for each."""
+    """Return the top-level packages that each module imports, each in a fork of one interpreter."""
     return {name: set(found) for name, *found in packages(EACH_APART, *sorted(EVERY - IN_THE_WORKER))}
 
 
-def test_a_device_never_loads_what_only_a_cloud_needs() -> None:
+def test_device_never_imports_server_only_packages() -> None:
     lines = [f"import {name}" for name in sorted(EVERY)]
     [found] = packages("\n".join(["import sys", *lines, "print(*{name.partition('.')[0] for name in sys.modules})"]))
     assert not set(found) & FORBIDDEN
@@ -76,6 +72,6 @@ def test_a_device_never_loads_what_only_a_cloud_needs() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EVERY - IN_THE_WORKER))
-def test_the_agents_own_process_stays_small(name: str, loaded: dict[str, set[str]]) -> None:
+def test_agent_process_imports_no_heavy_packages(name: str, loaded: dict[str, set[str]]) -> None:
     assert "edge_agent" in loaded[name] or "sojourn" in loaded[name]
     assert not loaded[name] & (HEAVY | FORBIDDEN)

@@ -1,4 +1,4 @@
-"""A device with operators' keys: whatever a server asks, only what was signed is done, and only while it holds."""
+"""A device with operators' keys performs only signed jobs, and only while their mandates are in force."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import msgspec
 import pytest
 
 from edge_agent.agent import Agent
-from edge_agent.mandate_records import MANDATES_KEPT, ClockSeen, MandateEnded, MandateTaken
-from edge_agent.mandates import LOOK_EVERY, Mandates, whose_word
-from edge_agent.records import VisitTaken
-from edge_agent.training.work import Train, Trained, Warm
-from sojourn.node.machine import Append, Did, Do, Pull, Pulled, Received, Undo, Woke
+from edge_agent.mandates import CLOCK_CHECK_SECONDS, Mandates, describe_trusted_keys
+from edge_agent.records import MANDATES_KEPT, ClockSeen, MandateEnded, MandateTaken, VisitTaken
+from edge_agent.training.messages import Train, Trained, Warm
+from sojourn.node.machine import Append, CancelWork, Pull, Pulled, Received, StartWork, TimerFired, WorkDone
 from sojourn.parts import Training
-from sojourn.protocol.mandate_messages import Recall
+from sojourn.protocol.mandates import Recall
 from sojourn.protocol.messages import Declined, Prepare, Visit, Visited
 from sojourn.protocol.topics import Address
 from sojourn.store.blobs import ref_of
@@ -27,7 +26,7 @@ KEYS = {key_of("ann").public: "ann", key_of("ben").public: "ben"}
 
 
 class Clock:
-    """A clock on the wall that somebody sets."""
+    """A system clock that the test sets."""
 
     def __init__(self) -> None:
         self.shows = NOW + 60
@@ -37,7 +36,7 @@ class Clock:
 
 
 class Guarded(Bench):
-    """An agent with keys, at the site `e`, on a bench."""
+    """An agent with keys, at the site `e`."""
 
     def __init__(self, keys=KEYS, sites=("e",), **kwargs) -> None:
         self.clock = Clock()
@@ -51,9 +50,9 @@ class Guarded(Bench):
         return twin
 
     def refused(self, message: Visit, **how) -> Declined:
-        """The answer to a visit that is not done, of which nothing is fetched."""
+        """Return the refusal of a visit, of which nothing is fetched."""
         effects = self.ask(message, **how)
-        assert not [it for it in effects if isinstance(it, Pull | Do)]
+        assert not [it for it in effects if isinstance(it, Pull | StartWork)]
         assert not [it for it in effects if isinstance(it, Append) and isinstance(it.record, VisitTaken)]
         (answer,) = sends(effects)
         assert isinstance(answer, Declined)
@@ -61,7 +60,7 @@ class Guarded(Bench):
 
 
 def asked(by="ann", attempt=(1, 1), round_=1, task=TASK, where: dict[str, Any] | None = None, **terms) -> Visit:
-    """A visit with a mandate for it."""
+    """Return a visit with its mandate."""
     it = visit(attempt, round_=round_, **(where or {}))
     return msgspec.structs.replace(it, task=task, mandate=signed(by, **({"kit": KIT.digest} | terms)))
 
@@ -70,29 +69,29 @@ def records(effects) -> list[Any]:
     return [effect.record for effect in effects if isinstance(effect, Append)]
 
 
-def test_without_keys_nothing_is_demanded_and_nothing_is_kept() -> None:
+def test_without_keys_no_mandate_is_required_or_kept() -> None:
     bench = Bench()
     effects = bench.ask(asked("eve"))
     assert [type(it).__name__ for it in records(effects)] == ["VisitTaken"]
-    assert bench.agent.state.mandate_book is msgspec.UNSET
-    assert "none demanded" in whose_word({})
+    assert not bench.agent.state.mandates.held
+    assert "not required" in describe_trusted_keys({})
 
 
-def test_a_signed_visit_is_done_and_its_mandate_kept_once() -> None:
+def test_signed_visit_is_done_and_its_mandate_stored_once() -> None:
     bench = Guarded()
     first, taken = records(bench.ask(asked()))
     assert first == MandateTaken("job", 5, "ann", signed(kit=KIT.digest), NOW + DAY, NOW + 60)
-    assert taken.order.mandate is msgspec.UNSET
-    bench.tell(Pulled(KIT.digest))
-    assert bench.tell(Pulled(MODEL.digest)) == [Do("job/1/0/0/1.1", Train(visit(), {}))]
+    assert taken.order.mandate is None
+    bench.notify(Pulled(KIT.digest))
+    assert bench.notify(Pulled(MODEL.digest)) == [StartWork("job/1/0/0/1.1", Train(visit(), {}))]
     assert [type(message) for message in sends(bench.finish())] == [Visited]
     assert [type(it).__name__ for it in records(bench.ask(asked(round_=2)))] == ["VisitTaken"]
     held = bench.agent.state.mandates.held["job"]
     assert (held.by, held.visits, held.ended) == ("ann", 1, "")
-    assert whose_word(KEYS) == "only what one of these signed is done here: ann, ben"
+    assert describe_trusted_keys(KEYS) == "required, signed by one of: ann, ben"
 
 
-def test_a_visit_without_a_mandate_is_declined_in_words_that_old_edge_servers_know() -> None:
+def test_visit_without_mandate_is_declined_as_unsupported() -> None:
     answer = Guarded().refused(visit())
     assert (answer.reason, answer.detail[:10]) == ("unsupported", "no mandate")
 
@@ -103,25 +102,25 @@ OTHER = msgspec.structs.replace(TASK, training=Training(epochs=50))
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (asked("eve"), "not signed with a key of an operator"),
-        (asked(fleet="other"), "it is for the fleet 'other'"),
+        (asked("eve"), "not signed with the key of a trusted operator"),
+        (asked(fleet="other"), "the mandate is for the fleet 'other'"),
         (asked(job="other"), "it is for the job 'other'"),
         (asked(kit=bytes(32)), "another kit"),
         (asked(task=OTHER), "training.epochs 50, not 1"),
-        (asked(round_=4), "it ends with round 3"),
-        (asked(sites=("hall",)), "it is for hall, and not for e and e"),
-        (asked(issued=NOW - DAY, ends=NOW), "its time is over"),
+        (asked(round_=4), "the mandate ends with round 3"),
+        (asked(sites=("hall",)), "the mandate is for hall; the order came from e, and this device belongs to e"),
+        (asked(issued=NOW - DAY, ends=NOW), "the mandate has expired"),
     ],
 )
-def test_what_was_not_signed_is_declined_by_name_before_anything_is_fetched(message, why) -> None:
+def test_unsigned_content_is_declined_by_name_before_fetching(message, why) -> None:
     answer = Guarded().refused(message)
     assert answer.reason == "mandate"
     assert why in answer.detail
 
 
-def test_bytes_that_are_no_mandate_and_widened_ones_are_declined() -> None:
+def test_corrupt_or_widened_mandate_is_declined() -> None:
     good = asked()
-    assert not isinstance(good.mandate, msgspec.UnsetType)
+    assert good.mandate is not None
     table = msgspec.msgpack.decode(good.mandate.mandate) | {"rounds": 1000}
     wide = msgspec.structs.replace(good.mandate, mandate=msgspec.msgpack.encode(table))
     assert "not signed" in Guarded().refused(msgspec.structs.replace(good, mandate=wide)).detail
@@ -129,88 +128,88 @@ def test_bytes_that_are_no_mandate_and_widened_ones_are_declined() -> None:
     assert "cannot be read" in Guarded().refused(msgspec.structs.replace(good, mandate=torn)).detail
 
 
-def test_an_edge_server_of_another_name_cannot_use_a_mandate_for_this_site_nor_this_device_one_for_another() -> None:
+def test_mandate_of_another_site_is_declined() -> None:
     message = asked(sites=("e",))
-    assert "not for f and e" in Guarded().refused(message, sender=Address("edge", "f")).detail
+    assert "came from f, and this device belongs to e" in Guarded().refused(message, sender=Address("edge", "f")).detail
     assert sends(Guarded().ask(message)) == []
-    # A broker in wrong hands lets anybody write under any name: the device's own settings say where it is.
-    assert "not for e and g" in Guarded(sites=("g",)).refused(message).detail
-    assert "does not know its site" in Guarded(sites=()).refused(message).detail
+    # A compromised broker lets any client write under any name: only the device's settings name its site.
+    assert "came from e, and this device belongs to g" in Guarded(sites=("g",)).refused(message).detail
+    assert "this device has no site" in Guarded(sites=()).refused(message).detail
 
 
-def test_a_worker_is_not_made_ready_with_a_graph_that_was_not_signed() -> None:
+def test_unsigned_graph_does_not_warm_up_a_worker() -> None:
     bench = Guarded()
     assert bench.ask(Prepare("job", KIT, TASK)) == []
     assert bench.ask(Prepare("job", KIT, TASK, signed("eve", kit=KIT.digest))) == []
     assert bench.ask(Prepare("job", KIT, OTHER, signed(kit=KIT.digest))) == []
     assert bench.ask(Prepare("job", KIT, TASK, signed(kit=KIT.digest))) == [Pull(KIT, EDGE)]
-    assert bench.tell(Pulled(KIT.digest)) == [Do("warm", Warm(KIT, TASK))]
+    assert bench.notify(Pulled(KIT.digest)) == [StartWork("warm", Warm(KIT, TASK))]
 
 
-def test_a_device_gives_as_many_results_as_were_signed() -> None:
+def test_device_gives_at_most_the_signed_number_of_results() -> None:
     bench = Guarded()
     for attempt in (1, 2):
         bench.ask(asked(attempt=(1, attempt), visits=2))
-        bench.tell(Pulled(KIT.digest))
-        bench.tell(Pulled(MODEL.digest))
+        bench.notify(Pulled(KIT.digest))
+        bench.notify(Pulled(MODEL.digest))
         bench.finish()
-    assert "2 results were given under it, and 2 may be" in bench.refused(asked(attempt=(1, 3), visits=2)).detail
+    assert "2 results were sent under it, and it allows 2" in bench.refused(asked(attempt=(1, 3), visits=2)).detail
     assert sends(bench.ask(asked(attempt=(1, 3), visits=2, serial=6))) == []  # an operator signed for more
 
 
-def test_of_a_job_only_the_newest_mandate_holds() -> None:
+def test_only_the_newest_mandate_of_a_job_is_valid() -> None:
     bench = Guarded()
     bench.ask(asked(serial=7))
-    assert "the mandate 7 has taken its place" in bench.refused(asked(attempt=(1, 2), serial=6)).detail
+    assert "the mandate 7 replaced it" in bench.refused(asked(attempt=(1, 2), serial=6)).detail
 
 
 @pytest.mark.parametrize("jump", [DAY, 10 * 365 * DAY])
-def test_when_its_time_is_over_training_ends_and_setting_the_clock_back_revives_nothing(jump) -> None:
+def test_expired_mandate_ends_training_despite_clock_rollback(jump) -> None:
     bench = Guarded()
     bench.take(asked())
-    assert bench.agent.wake_at() == 0.0  # a sign of life
-    bench.tell(Woke())
+    assert bench.agent.wake_at() == 0.0  # a progress report
+    bench.notify(TimerFired())
     bench.clock.shows = NOW + jump
-    effects = bench.tell(Woke(), LOOK_EVERY)
+    effects = bench.notify(TimerFired(), CLOCK_CHECK_SECONDS)
     ended = records(effects)[0]
-    assert ended == MandateEnded("job", 5, "its time is over", NOW + DAY, NOW + jump)
-    assert Undo("job/1/0/0/1.1") in effects
+    assert ended == MandateEnded("job", 5, "expired", NOW + DAY, NOW + jump)
+    assert CancelWork("job/1/0/0/1.1") in effects
     assert [message.reason for message in sends(effects) if isinstance(message, Declined)] == ["mandate"]
     bench.clock.shows = NOW + 60
-    assert "its time is over" in bench.refused(asked(attempt=(1, 2))).detail
-    assert sends(bench.ask(asked(attempt=(1, 2), serial=6, ends=NOW + jump + 1))) == []  # another one, signed since
+    assert "expired" in bench.refused(asked(attempt=(1, 2))).detail
+    assert sends(bench.ask(asked(attempt=(1, 2), serial=6, ends=NOW + jump + 1))) == []  # a newer mandate
 
 
-def test_the_latest_time_that_was_seen_counts_across_restarts() -> None:
+def test_latest_seen_time_survives_restarts() -> None:
     bench = Guarded()
     bench.take(asked())
     bench.finish()
     bench.clock.shows = NOW + DAY - 10
-    assert ClockSeen(NOW + DAY - 10) in records(bench.tell(Woke(), LOOK_EVERY))
+    assert ClockSeen(NOW + DAY - 10) in records(bench.notify(TimerFired(), CLOCK_CHECK_SECONDS))
     bench.clock.shows = 0.0  # the battery of the clock is empty
     twin = bench.replayed()
     assert twin.state.mandates.seen == NOW + DAY - 10
     short = asked(attempt=(1, 2), serial=6, ends=NOW + DAY - 20)
     effects = twin.handle(_received(short), 0.0)
-    assert "its time is over" in sends(effects)[0].detail
+    assert "expired" in sends(effects)[0].detail
 
 
-def test_nothing_is_trained_whose_time_ended_on_the_way() -> None:
+def test_mandate_that_expires_while_fetching_prevents_training() -> None:
     bench = Guarded()
     bench.ask(asked())
-    bench.tell(Pulled(KIT.digest))
+    bench.notify(Pulled(KIT.digest))
     bench.clock.shows = NOW + DAY
-    effects = bench.tell(Pulled(MODEL.digest))
-    assert not [it for it in effects if isinstance(it, Do)]
+    effects = bench.notify(Pulled(MODEL.digest))
+    assert not [it for it in effects if isinstance(it, StartWork)]
     assert [message.reason for message in sends(effects)] == ["mandate"]
 
 
-def test_a_result_that_waits_does_not_leave_when_its_mandate_has_ended() -> None:
+def test_pending_result_is_dropped_when_its_mandate_expires() -> None:
     bench = Guarded()
     bench.take(asked())
     bench.finish()
     bench.clock.shows = NOW + DAY
-    bench.tell(Woke(), LOOK_EVERY)
+    bench.notify(TimerFired(), CLOCK_CHECK_SECONDS)
     assert bench.agent.state.held == {}
     assert RESULT.digest not in bench.agent.live()
 
@@ -223,29 +222,29 @@ def test_a_result_that_waits_does_not_leave_when_its_mandate_has_ended() -> None
         Trained({"model": RESULT}, 5, {}, (0.5,), {}),
     ],
 )
-def test_more_than_was_signed_does_not_leave_whatever_the_worker_says(more) -> None:
+def test_results_beyond_the_mandate_are_not_sent(more) -> None:
     bench = Guarded()
     bench.take(asked())
-    effects = bench.tell(Did(bench.work, more))
+    effects = bench.notify(WorkDone(bench.work, more))
     (answer,) = sends(effects)
     assert isinstance(answer, Declined)
     assert answer.reason == "mandate"
     assert bench.agent.state.held == {}
 
 
-def test_a_withdrawal_stops_deletes_and_is_remembered() -> None:
+def test_withdrawal_stops_deletes_and_is_remembered() -> None:
     bench = Guarded()
     bench.take(asked())
     effects = bench.ask(Recall(withdrawn("ben")))
-    assert Undo("job/1/0/0/1.1") in effects
+    assert CancelWork("job/1/0/0/1.1") in effects
     assert records(effects)[0] == MandateEnded("job", 5, "withdrawn by ben", NOW + DAY, NOW + 60, True)
     assert (bench.agent.state.held, bench.agent.live()) == ({}, set())
     assert "withdrawn by ben" in bench.refused(asked(attempt=(1, 2))).detail
-    assert bench.ask(Recall(withdrawn("ben"))) == []  # heard again
+    assert bench.ask(Recall(withdrawn("ben"))) == []  # received again
     assert sends(bench.ask(asked(attempt=(1, 2), serial=6))) == []
 
 
-def test_a_withdrawal_that_comes_before_the_mandate_counts_and_one_that_nobody_signed_does_not() -> None:
+def test_early_withdrawal_counts_and_unsigned_one_does_not() -> None:
     bench = Guarded()
     bench.ask(Recall(withdrawn("eve")))
     bench.ask(Recall(withdrawn(fleet="other")))
@@ -254,31 +253,31 @@ def test_a_withdrawal_that_comes_before_the_mandate_counts_and_one_that_nobody_s
     assert "withdrawn by ann" in bench.refused(asked()).detail
 
 
-def test_every_step_of_a_visit_can_be_ended_by_a_withdrawal() -> None:
+def test_withdrawal_can_end_every_step_of_a_visit() -> None:
     for steps in range(4):
         bench = Guarded()
         bench.ask(asked())
         for digest in [KIT.digest, MODEL.digest][:steps]:
-            bench.tell(Pulled(digest))
+            bench.notify(Pulled(digest))
         if steps == 3:
             bench.finish()
         bench.ask(Recall(withdrawn()))
         assert bench.agent.state.held == {}
 
 
-def test_mandates_of_a_key_that_is_no_longer_trusted_end_with_the_next_start() -> None:
+def test_mandates_of_an_untrusted_key_end_at_the_next_start() -> None:
     bench = Guarded()
     bench.take(asked())
     twin = Agent("d", OFFER, mandates=Mandates("fleet", {key_of("ben").public: "ben"}, frozenset(), bench.clock))
     twin.restore(bench.agent.snapshot())
     effects = twin.start(0.0)
-    assert "its key is no longer trusted here" in str(records(effects)[0])
-    assert not [it for it in effects if isinstance(it, Do)]
+    assert "its key is no longer trusted on this device" in str(records(effects)[0])
+    assert not [it for it in effects if isinstance(it, StartWork)]
     (answer,) = sends(effects)
     assert answer.reason == "mandate"
 
 
-def test_an_interrupted_visit_goes_on_after_a_restart_while_its_mandate_holds() -> None:
+def test_interrupted_visit_resumes_while_its_mandate_is_valid() -> None:
     bench = Guarded()
     bench.take(asked())
     twin = bench.replayed()
@@ -286,7 +285,7 @@ def test_an_interrupted_visit_goes_on_after_a_restart_while_its_mandate_holds() 
     assert twin.state.held
 
 
-def test_a_visit_that_was_taken_before_there_were_keys_is_not_done_after() -> None:
+def test_unsigned_visit_is_dropped_after_keys_are_configured() -> None:
     bench = Bench()
     bench.take(visit())
     twin = Agent("d", OFFER, mandates=Mandates("fleet", KEYS, frozenset(), Clock()))
@@ -294,11 +293,11 @@ def test_a_visit_that_was_taken_before_there_were_keys_is_not_done_after() -> No
     assert [message.reason for message in sends(twin.start(0.0))] == ["mandate"]
 
 
-def test_withdrawn_mandates_are_not_crowded_out_while_they_might_hold() -> None:
+def test_withdrawn_mandates_are_kept_while_they_could_be_valid() -> None:
     bench = Guarded()
     for number in range(MANDATES_KEPT):
         bench.ask(Recall(withdrawn(job=f"job-{number}")))
-    assert "keeps 64 mandates already" in bench.refused(asked()).detail
+    assert "already stores 64 mandates" in bench.refused(asked()).detail
     assert "withdrawn" in bench.refused(asked(job="job-0", where={"job": "job-0"})).detail
     bench.clock.shows = NOW + 2 * DAY
     bench.ask(asked(ends=NOW + 3 * DAY))

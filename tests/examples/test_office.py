@@ -15,7 +15,7 @@ from fleet_sim.datasets import FOLDER, load
 SMALL = ("--rounds", "1", "--devices", "4")
 
 
-def test_both_ways_it_comes_to_the_same_model(
+def test_simulated_and_live_runs_yield_the_same_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path / "nothing"))
@@ -28,18 +28,18 @@ def test_both_ways_it_comes_to_the_same_model(
     assert results[0] == results[1]
     for text in (simulated, live):
         assert text.startswith("Data: a stand-in made of digits")
-        told = re.findall(r"carries ([\d,]+) bytes .* has ([\d,]+), of which ([\d,]+) are frozen", text)[0]
-        head, whole, frozen = (int(each.replace(",", "")) for each in told)
+        reported = re.findall(r"carries ([\d,]+) bytes .* has ([\d,]+), of which ([\d,]+) are frozen", text)[0]
+        head, whole, frozen = (int(each.replace(",", "")) for each in reported)
         assert head + frozen == whole
         assert re.search(r"seconds of the processor: first epoch \d+\.\d\d, later ones \d+\.\d\d\.", text)
     models = [(tmp_path / way / "model.onnx").read_bytes() for way in ("simulated", "live")]
     assert models[0] == models[1]
 
 
-def test_the_stand_in_has_four_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stand_in_data_has_four_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path / "nothing"))
-    path, told = photographs(tmp_path)
-    assert "not on this machine" in told
+    path, reported = photographs(tmp_path)
+    assert "not on this machine" in reported
     found = load(str(path))
     assert found.x_train.shape[1:] == (3, 32, 32)
     assert found.domains is not None
@@ -49,11 +49,11 @@ def test_the_stand_in_has_four_domains(tmp_path: Path, monkeypatch: pytest.Monke
     assert coloured[0] > coloured[1] > coloured[2]
 
 
-def test_the_real_data_set_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_data_set_is_used_if_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(1)
     x, y = draw.integers(0, 256, (40, 64, 64, 3), np.uint8), np.arange(40) % 10
     np.savez(tmp_path / "office_caltech10_64.npz", x_train=x, y_train=y, x_test=x, y_test=y, d_train=y % 4)
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    path, told = photographs(tmp_path)
-    assert told.startswith("Office-Caltech-10")
+    path, reported = photographs(tmp_path)
+    assert reported.startswith("Office-Caltech-10")
     assert load(str(path)).x_train.shape == (40, 3, 64, 64)

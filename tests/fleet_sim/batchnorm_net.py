@@ -1,4 +1,4 @@
-"""Networks with BatchNorm for 8x8 images, as a user may write them: small, and quick to compile."""
+"""Networks with BatchNorm for 8x8 images, as users may write them: small, and quick to compile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SmallResidual(nn.Module):
-    """One residual block, then a row of numbers for each image."""
+    """One residual block, then a vector for each image."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class SmallResidual(nn.Module):
 
 
 class NormalisedRows(nn.Sequential):
-    """The smallest model that has state, unless it is made wider."""
+    """The smallest model with state, unless it is made wider."""
 
     def __init__(self, classes: int, hidden: int = 16) -> None:
         layers = nn.Linear(64, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, classes)

@@ -1,4 +1,4 @@
-"""The machine of a simulated node, as what it is."""
+"""Access to the machine of a simulated node with its real type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ M = TypeVar("M")
 
 
 def machine_of(fleet: MemoryFleet, name: str, kind: type[M]) -> M:
-    """The machine of the node with this name, which is of this kind."""
+    """Return the machine of the node with this name, checked to be of this type."""
     machine = fleet.nodes[name].node.machine
     assert isinstance(machine, kind)
     return machine

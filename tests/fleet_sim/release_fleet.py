@@ -1,4 +1,4 @@
-"""A fleet that serves releases: real machines in virtual time, with disks and programs that may misbehave."""
+"""A fleet that serves releases: real machines in virtual time, with unreliable disks and programs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from coordinator.machine.sites import read_roster
 from edge_agent.agent import Agent
 from edge_agent.records import ReleaseEnded, ReleaseOrdered
 from edge_agent.releases.machine import ReleaseMachine
-from edge_agent.releases.work import Install, Installed, Usage, Withdraw, Withdrawn
+from edge_agent.releases.orders import Install, Installed, Usage, Withdraw, Withdrawn
 from fleet_sim.world.memory_fleet import CLOUD, FLEET, MemoryFleet
 from sojourn.links.memory import MemoryLink
-from sojourn.node.machine import Did, DidNot, Received, Told
+from sojourn.node.machine import LocalEvent, Received, WorkDone, WorkFailed
 from sojourn.node.workers import InlineWorkers
-from sojourn.protocol.release import Goods, Health, HealthRules, Order, Pace, Parcel, sign
+from sojourn.protocol.release import BlobRef, Goods, Health, HealthRules, Order, Pace, sign
 from sojourn.protocol.release_messages import Rollout, Steer
 from sojourn.protocol.signing import Signer
+from sojourn.protocol.task import ABILITIES
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
 from sojourn.store.blobs import ref_of
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from coordinator.rollout_records import LineState
     from sojourn.links.memory import Faults, MemoryBroker
     from sojourn.node.node import Node
-    from sojourn.protocol.messages import Message
+    from sojourn.protocol.registry import Message
     from sojourn.store.blobs import BlobStore
     from sojourn.store.journal import Store
 
@@ -41,48 +42,48 @@ DEVICES = tuple(name for there in SITES.values() for name in there)
 NODES = (*DEVICES, *SITES, CLOUD)
 SIGNER = Signer(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 OPERATOR = Address("cloud", "operator")
-RULES = HealthRules(soak=5.0, patience=300.0)
+RULES = HealthRules(soak=5.0, timeout=300.0)
 STAGES = (0.1, 0.5, 1.0)
 TRIAL = 2.0
-"""Virtual seconds that a trial takes; making a known release current takes a tenth."""
+"""Virtual seconds of a trial; activating a known release takes a tenth."""
 USES = (0.5, 2.0, 8.0, 32.0)
-"""When programs tell how they fare with a release, in seconds after it came or after they started."""
-ILL: dict[str, Health] = {
+"""When programs report on a release, in seconds after its installation or their start."""
+UNHEALTHY: dict[str, Health] = {
     "slow": Health(rows=9, pace=Pace(1.0, 5000.0), pace_before=Pace(1.0, 1000.0)),
     "inaccurate": Health(rows=9, accuracy=0.5, accuracy_before=0.9),
     "adrift": Health(rows=9, drift=0.9),
 }
-ILL_IN_USE: dict[str, Health] = {
+UNHEALTHY_IN_USE: dict[str, Health] = {
     "slow in use": Health(predictions=99, live=Pace(1.0, 5000.0), live_before=Pace(1.0, 1000.0)),
     "adrift in use": Health(predictions=99, live_drift=0.9),
     "wrong": Health(predictions=99, errors=4),
 }
-KINDS = ("fails", "does not load", *ILL, *ILL_IN_USE)
+KINDS = ("fails", "does not load", *UNHEALTHY, *UNHEALTHY_IN_USE)
 FINE = Health(rows=9, pace=Pace(1.0, 10.0), pace_before=Pace(1.0, 10.0), accuracy=0.9, accuracy_before=0.9)
 
 
 class DeviceDisk:
-    """What a device serves, whatever becomes of its agent."""
+    """The releases on a device's disk, which survive the agent."""
 
     def __init__(self) -> None:
         self.current = 0
         self.previous = 0
 
     def serve(self, version: int) -> None:
-        """As `edge_agent.releases.folder` does."""
+        """Serve a release, like `edge_agent.releases.folder`."""
         if version != self.current:
             self.previous, self.current = self.current, version
 
 
 class Installing:
-    """The installer of one device's agent, while that lives: what is tried takes time, and the swap is one step."""
+    """The installer of an agent while it runs: trials take time, and the swap is atomic."""
 
     def __init__(self, fleet: ReleaseFleet, name: str, blobs: BlobStore) -> None:
         self._fleet, self._name, self._blobs = fleet, name, blobs
         self._wanted: dict[str, object] = {}
         self._lines: dict[str, str] = {}
 
-    def start(self, key: str, work: Install | Withdraw, report: Callable[[Did | DidNot], None]) -> None:
+    def start(self, key: str, work: Install | Withdraw, report: Callable[[WorkDone | WorkFailed], None]) -> None:
         assert key not in self._wanted, "work of this name is under way"
         assert work.line not in self._lines.values(), "two pieces of work on one line at once"
         self._wanted[key] = mark = object()
@@ -92,14 +93,14 @@ class Installing:
 
         def finish() -> None:
             if self._wanted.get(key) is mark:
-                said = self._done(key, work)
-                # Between the swap and the word of it there is time to be killed, or for another order.
-                self._fleet.world.later(self._fleet.lag, lambda: tell(said))
+                output = self._done(key, work)
+                # Between the swap and its report, the agent may be killed or receive another order.
+                self._fleet.world.later(self._fleet.lag, lambda: notify(output))
 
-        def tell(said: Did | DidNot) -> None:
+        def notify(output: WorkDone | WorkFailed) -> None:
             if self._wanted.get(key) is mark:
                 del self._wanted[key], self._lines[key]
-                report(said)
+                report(output)
 
         self._fleet.world.later(seconds, finish)
 
@@ -111,50 +112,50 @@ class Installing:
         self._wanted.clear()
         self._lines.clear()
 
-    def _done(self, key: str, work: Install | Withdraw) -> Did | DidNot:
+    def _done(self, key: str, work: Install | Withdraw) -> WorkDone | WorkFailed:
         fleet, disk = self._fleet, self._fleet.disks[self._name]
         if isinstance(work, Withdraw):
             disk.current = disk.previous = 0
-            return Did(key, Withdrawn())
+            return WorkDone(key, Withdrawn())
         if work.known and work.version in (disk.current, disk.previous):
             fleet.swap(self._name, work.version)
-            return Did(key, Installed(Health()))
+            return WorkDone(key, Installed(Health()))
         digests = (work.goods.graph.digest, work.goods.card.digest)
         if not all(self._blobs.has(digest) for digest in digests):
             assert work.known, "goods that were fetched were not kept"
-            return DidNot(key, "failed", "the goods are not here")
+            return WorkFailed(key, "failed", "the goods are not here")
         kind = fleet.kind_of(self._name, work.version)
         if kind == "fails":
-            return DidNot(key, "failed", "it gives other logits than its card says")
+            return WorkFailed(key, "failed", "its logits differ from those on its card")
         fleet.swap(self._name, work.version)
-        return Did(key, Installed(ILL.get(kind, FINE)))
+        return WorkDone(key, Installed(UNHEALTHY.get(kind, FINE)))
 
 
 class ReleaseFleet(MemoryFleet):
-    """Ten devices on two sites. `bad` says of a version how it is, on which devices."""
+    """Ten devices on two sites. `bad` returns a version's fault, by device."""
 
     def __init__(self, faults: Faults | None = None, stores: Mapping[str, Store] | None = None) -> None:
         self.disks: dict[str, DeviceDisk] = defaultdict(DeviceDisk)
         self.bad: dict[int, tuple[str, tuple[str, ...]]] = {}
         self.pace, self.lag = 1.0, 0.0
         self.orders: dict[str, list[int]] = defaultdict(list)
-        """The serial numbers that each device obeyed, over all its lives."""
+        """The serial numbers of the orders each device obeyed, over all restarts."""
         self.ended: dict[str, list[tuple[int, str]]] = defaultdict(list)
         self._installing: dict[str, Installing] = {}
         self._tickets = 0
         super().__init__(dict.fromkeys(DEVICES), SITES, faults, stores=stores)  # type: ignore[arg-type]
 
     def kind_of(self, device: str, version: int) -> str:
-        """How a version is on a device."""
+        """Return a version's fault on a device."""
         kind, where = self.bad.get(version, ("good", ()))
         return kind if device in where else "good"
 
     def loads(self, device: str, version: int) -> bool:
-        """Whether programs can load it."""
+        """Return whether programs can load it."""
         return version > 0 and self.kind_of(device, version) != "does not load"
 
     def swap(self, device: str, version: int) -> None:
-        """Serve another version; whatever comes, programs have something to go on with."""
+        """Serve another version; programs always have a loadable release."""
         disk = self.disks[device]
         had = self.works(device)
         disk.serve(version)
@@ -162,22 +163,22 @@ class ReleaseFleet(MemoryFleet):
         self.use(device)
 
     def works(self, device: str) -> bool:
-        """Whether a program that starts now finds a release that it can load."""
+        """Return whether a program that starts now finds a loadable release."""
         disk = self.disks[device]
         return self.loads(device, disk.current) or self.loads(device, disk.previous)
 
     def use(self, device: str) -> None:
-        """Programs tell of what is served now, some times."""
+        """Report usage of the current release several times."""
         for after in USES:
-            self.world.later(after, lambda: self._tell_use(device))
+            self.world.later(after, lambda: self._report_use(device))
 
-    def _tell_use(self, device: str) -> None:
+    def _report_use(self, device: str) -> None:
         version, node = self.disks[device].current, self.nodes[device]
         if not version or not node._alive:
             return
         kind = self.kind_of(device, version)
         failure = "" if self.loads(device, version) else "no such operator"
-        node.report(Told(Usage("l", version, ILL_IN_USE.get(kind, Health(predictions=99)), failure)))
+        node.report(LocalEvent(Usage("l", version, UNHEALTHY_IN_USE.get(kind, Health(predictions=99)), failure)))
 
     def start(self, name: str) -> None:
         super().start(name)
@@ -190,7 +191,7 @@ class ReleaseFleet(MemoryFleet):
             self._installing[name].close()
 
     def ask(self, message: Message) -> None:
-        """An operator asks, if the coordinator is there."""
+        """Send an operator's request, if the coordinator is running."""
         node = self.nodes[CLOUD]
         if node._alive:
             node.report(Received(OPERATOR, Epoch(1, bytes(8)), message))
@@ -202,13 +203,13 @@ class ReleaseFleet(MemoryFleet):
     def rollout(
         self, version: int, *, stages: tuple[float, ...] = STAGES, rules: HealthRules = RULES, undo: bool = True
     ) -> None:
-        """An operator rolls a version out; its goods are with the coordinator already."""
+        """Roll a version out; the coordinator already has its payload."""
         known = self.machine.state.lines.get("l")
         blobs = [f"{what} {version} ".encode() * 3000 for what in ("graph", "card")]
         for data in blobs:
             self.stores[CLOUD].blobs.put(data, ref_of(data).digest)
         graph, card = (ref_of(data) for data in blobs)
-        goods = Goods(Parcel(graph.digest, graph.size), Parcel(card.digest, card.size))
+        goods = Goods(BlobRef(graph.digest, graph.size), BlobRef(card.digest, card.size))
         serial = known.back.read.serial if known else 0
         forward = Order(FLEET, "l", serial + 1, version, goods)
         serves = known.serves.read if known else None
@@ -235,7 +236,7 @@ class ReleaseFleet(MemoryFleet):
         return machine
 
     def settle(self, limit: float = 3000.0) -> None:
-        """Let time pass until the rollout is over and every device has ended with the order that counts."""
+        """Run until the rollout is over and every device has finished the current order."""
         self.world.run(
             lambda: self.line.over and all(self.line.ended(device) for device in self.line.members),
             self.world.now + limit,
@@ -247,20 +248,22 @@ class ReleaseFleet(MemoryFleet):
         assert set(line.members) == set(DEVICES) or line.status == "rolled-back"
 
     def check(self) -> None:
-        """All devices agree with the line's status, with their disks, and with what the coordinator knows of them."""
+        """Check that all devices agree with the line's status, with their disks, and with the coordinator's records."""
         line = self.line
         for device in DEVICES:
-            wanted = line.cargo_for(device).read
+            wanted = line.payload_for(device).read
             mine, disk = self.agent(device).state.lines.get("l"), self.disks[device]
             version = mine.serving.version if mine and mine.serving else 0
-            assert version == disk.current, f"{device} says {version} and serves {disk.current}"
+            assert version == disk.current, f"{device} reports {version} and serves {disk.current}"
             if device not in line.members:
-                assert wanted.goods is None  # whoever is there gets what the fleet serves
+                assert wanted.goods is None  # connected devices receive the fleet's release
                 assert version == 0
                 continue
             assert mine is not None
-            heard = line.reports[device]
-            assert (heard.serial, heard.version, heard.state) == (mine.order.serial, version, mine.state), device
+            received = line.reports[device]
+            assert (received.serial, received.version, received.state) == (mine.order.serial, version, mine.state), (
+                device
+            )
             assert mine.order.serial == wanted.serial
             if mine.state in ("serving", "withdrawn"):
                 assert version == wanted.version, device
@@ -275,7 +278,7 @@ class ReleaseFleet(MemoryFleet):
         )
 
     def _agent(self, name: str, data: Any, broker: MemoryBroker) -> Node:
-        offer = Offer("1", "simulated", "onnxruntime", 1, 0, ("sgd",), "simulated")
+        offer = Offer("1", "simulated", "onnxruntime", 1, 0, ("sgd",), "simulated", (), ABILITIES)
         agent = Agent(name, offer, releases=ReleaseMachine(FLEET, SIGNER.public))
 
         def workers(store: Store) -> Installing:
@@ -303,7 +306,7 @@ def _served() -> tuple[dict[str, Store], dict[str, DeviceDisk]]:
 
 
 def serving(faults: Faults | None = None) -> ReleaseFleet:
-    """A fleet all of whose devices serve version 1."""
+    """Create a fleet in which all devices serve version 1."""
     stores, disks = _served()
     fleet = ReleaseFleet(faults, deepcopy(stores))
     fleet.disks.update(deepcopy(disks))

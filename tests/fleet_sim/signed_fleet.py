@@ -1,4 +1,4 @@
-"""A small fleet whose devices have keys of their own, and edge servers that may be in an attacker's hands."""
+"""A small fleet whose devices have their own keys, and edge servers that an attacker may control."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coordinator.machine.authorization import Trust
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.kept_rounds import BEST_ONLY
-from coordinator.machine.trust import Trust
-from coordinator.rounds.hop_check import HopCheck
-from coordinator.rounds.node_keys import NodeKeys, SigningPolicy
+from coordinator.machine.kept_models import BEST_ONLY
+from coordinator.rounds.device_signatures import HopCheck, NodeKeys, SigningPolicy
 from edge_agent.agent import Agent
-from edge_agent.joining.signing import visit_signer
+from edge_agent.result_signing import visit_signer
 from edge_agent.training.objectives import NAMES
 from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.links.memory import MemoryLink
 from sojourn.node.workers import InlineWorkers
-from sojourn.protocol.node_signing import NodeKey
+from sojourn.protocol.signing import NodeKey
+from sojourn.protocol.task import ABILITIES
 from sojourn.protocol.wire import Offer
 from tests.fleet_sim.small_fleet import SHARES, OnceBench, SlowTraining, SmallFleet
 
@@ -35,7 +35,7 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="sojourn-keys-")
 
 @cache
 def key_folder(device: str) -> Path:
-    """Where the keys of a device are."""
+    """Return the folder of a device's keys."""
     folder = Path(_FOLDER.name) / device
     folder.mkdir()
     NodeKey.generate(folder / "node.key")
@@ -47,7 +47,7 @@ def public_key(device: str) -> bytes:
 
 
 class SignedFleet(SmallFleet):
-    """`unsigned` devices have no key; `known` are those whose keys the coordinator has."""
+    """`unsigned` devices have no key; `known` devices' keys are registered with the coordinator."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class SignedFleet(SmallFleet):
         return node
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
-        offer = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated", SHARES)
+        offer = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated", SHARES, ABILITIES)
         sign = None if name in self.unsigned else visit_signer(name, key_folder(self.signers.get(name, name)))
         agent = Agent(name, offer, sign=sign)
         return self._node(agent, {"edge": MemoryLink(broker)}, lambda store: SlowTraining(self, name, store.blobs))
 
 
 class SignedBench(OnceBench):
-    """Verifies what devices signed."""
+    """Verifies signatures of devices."""
 
     def __init__(self, blobs: BlobStore, keys: NodeKeys) -> None:
         super().__init__(blobs)

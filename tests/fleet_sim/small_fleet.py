@@ -16,28 +16,27 @@ import numpy as np
 from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings import read_job
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.kept_rounds import BEST_ONLY
+from coordinator.machine.kept_models import BEST_ONLY
 from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import JobCompiled, RoundPlanned
-from coordinator.rounds.kit_cache import KitCache
-from coordinator.rounds.preparing import PrepareJob, first_vectors, prepare
+from coordinator.rounds.preparing import KitCache, PrepareJob, first_vectors, prepare
 from edge_agent.agent import Agent
 from edge_agent.records import VisitTrained
+from edge_agent.training.messages import Train, Trained, Warm, Warmed
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.trainer import Trainer, attempt
-from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
 from hierarchy.edge.records import VisitKept
 from sojourn.data.source import DataSettings
 from sojourn.links.memory import MemoryLink
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs
-from sojourn.node.machine import Did, DidNot, Doing
+from sojourn.node.machine import WorkDone, WorkEvent, WorkFailed, WorkProgress
 from sojourn.node.workers import InlineWorkers
 from sojourn.parts import TwoStreamPart
-from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
+from sojourn.protocol.task import ABILITIES
 from sojourn.protocol.wire import Offer
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.there import there
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from coordinator.job_state import JobState
     from coordinator.jobs.settings import JobSettings
-    from coordinator.state import JobState
     from sojourn.links.memory import Faults, MemoryBroker
     from sojourn.node.node import Node
     from sojourn.parts import Part
@@ -56,9 +55,9 @@ if TYPE_CHECKING:
 
 SHARES = ("class-counts", "projections")
 OWN_GRAPHS = ("ma-echo", "fedov", "fedgen")
-"""Strategies whose kits have graphs that others do not have."""
+"""Strategies whose kits have special graphs."""
 TRAINING = 2.0
-"""Virtual seconds that a visit takes."""
+"""Virtual seconds of a visit."""
 _FOLDER = TemporaryDirectory(prefix="sojourn-shards-")
 _PLAIN = {
     "model.name": "mlp",
@@ -73,25 +72,25 @@ _PLAIN = {
 
 
 def job(name: str = "job", **changes: Any) -> str:
-    """A job file; `__` in a name stands for a dot, None leaves a setting out."""
+    """Return a job file; `__` in a name stands for a dot, None omits a setting."""
     values = {"name": name, **_PLAIN, **{key.replace("__", "."): value for key, value in changes.items()}}
     return "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None)
 
 
 def fedavg(name: str = "job", **changes: Any) -> str:
-    """A FedAvg job."""
+    """Return a FedAvg job."""
     return job(name, strategy="fedavg", **changes)
 
 
 def visit(name: str = "job", **changes: Any) -> str:
-    """A VISIT job with short estimations."""
+    """Return a VISIT job with short estimations."""
     plain = {"strategy": "visit", "estimator__epochs": 2, "arranger__sets": 2, "arranger__size": 2}
     return job(name, **(plain | changes))
 
 
 @cache
 def shards(count: int) -> dict[str, DataSettings]:
-    """Devices with two classes each and unequal amounts of samples."""
+    """Return devices with two classes each and unequal numbers of samples."""
     x, y = digits_split(train=True)
     folder = Path(_FOLDER.name)
     found = {}
@@ -105,7 +104,7 @@ def shards(count: int) -> dict[str, DataSettings]:
 
 @cache
 def _compiled(objective: Part | None = None, strategy: str = "fedavg") -> tuple[JobCompiled, MemoryBlobs]:
-    """The model of all jobs; one with a second stream, or with graphs of its own, is compiled for itself."""
+    """Return the compiled model of all jobs; second streams and special graphs are compiled separately."""
     blobs = MemoryBlobs()
     settings = msgspec.to_builtins(objective) if objective else {}
     rounds = None if strategy in OWN_GRAPHS else 2
@@ -121,20 +120,20 @@ def _second_stream(settings: JobSettings) -> Part | None:
 
 @cache
 def graphs_once(kit: Kit, threads: int) -> Graphs:
-    """The graphs of a kit, opened once for all coordinators: they keep nothing of the models that they are given."""
+    """Return the graphs of a kit, opened once for all coordinators: they keep no state."""
     return Graphs(kit, threads)
 
 
 class OnceBench(CoordinatorWorker):
-    """Compiles one model for all jobs: the seed changes what follows, not the start."""
+    """Compiles one model for all jobs: the seed changes what follows, not the initial model."""
 
     def __init__(self, blobs: BlobStore) -> None:
         super().__init__(blobs, make=graphs_once)
         self._mine = blobs
 
-    def __call__(self, work: Any, tell: Any = None) -> Any:
+    def __call__(self, work: Any, notify: Any = None) -> Any:
         if not isinstance(work, PrepareJob):
-            return super().__call__(work, tell)
+            return super().__call__(work, notify)
         settings = read_job(work.text, work.name)
         own_graphs = settings.strategy if settings.strategy in OWN_GRAPHS else "fedavg"
         compiled, kept = _compiled(_second_stream(settings), own_graphs)
@@ -142,29 +141,29 @@ class OnceBench(CoordinatorWorker):
             self._mine.put(kept.read(there(ref).digest), there(ref).digest)
         kit = unpack_blob(kept.read(compiled.kit.digest), Kit)
         initial = vectors.load(kept, compiled.vectors["model"], kit.model)
-        held, handout = first_vectors(initial, settings, self._mine, kit)
-        return msgspec.structs.replace(compiled, job=work.name, vectors=held, handout=handout)
+        held, wire_vectors = first_vectors(initial, settings, self._mine, kit)
+        return msgspec.structs.replace(compiled, job=work.name, vectors=held, wire_vectors=wire_vectors)
 
 
 @cache
 def kit_of_jobs(objective: Part | None = None) -> Kit:
-    """The kit that every job here has; with a second stream, those of an objective."""
+    """Return the common kit of all jobs; for a second stream, that of its objective."""
     compiled, kept = _compiled(objective)
     return unpack_blob(kept.read(compiled.kit.digest), Kit)
 
 
 def initial_model(objective: Part | None = None) -> NDArray[np.float32]:
-    """The model that every job here starts from."""
+    """Return the initial model of every job."""
     compiled, kept = _compiled(objective)
     return vectors.load(kept, compiled.vectors["model"], kit_of_jobs(objective).model)
 
 
-_OUTCOMES: dict[Any, tuple[Did | DidNot, dict[bytes, bytes]]] = {}
+_OUTCOMES: dict[Any, tuple[WorkDone | WorkFailed, dict[bytes, bytes]]] = {}
 _TRAINERS: dict[str, tuple[MemoryBlobs, Trainer]] = {}
 
 
-def trained_once(key: str, work: Train, blobs: BlobStore, data: DataSettings) -> Did | DidNot:
-    """What the trainer says; training is a function of the visit, so it is computed once in a test session."""
+def trained_once(key: str, work: Train, blobs: BlobStore, data: DataSettings) -> WorkDone | WorkFailed:
+    """Return the trainer's outcome; training is a pure function of the visit, so it runs once per session."""
     it = work.visit
     named = tuple(sorted((name, ref.digest, ref.encoding, ref.delta) for name, ref in it.vectors.items()))
     kept = tuple(sorted((name, ref.digest) for name, ref in work.memory.items()))
@@ -174,7 +173,7 @@ def trained_once(key: str, work: Train, blobs: BlobStore, data: DataSettings) ->
         for ref in (it.kit, *it.vectors.values(), *work.memory.values()):
             own.put(blobs.read(ref.digest), ref.digest)
         outcome = attempt(key, work, trainer, lambda _step, _steps: None)
-        made = outcome.outcome if isinstance(outcome, Did) else None
+        made = outcome.outcome if isinstance(outcome, WorkDone) else None
         refs = [*made.vectors.values(), *made.memory.values()] if isinstance(made, Trained) else []
         _OUTCOMES[memo] = outcome, {ref.digest: own.read(ref.digest) for ref in refs}
     outcome, made_blobs = _OUTCOMES[memo]
@@ -190,44 +189,44 @@ def _trainer(data: DataSettings) -> tuple[MemoryBlobs, Trainer]:
 
 @dataclass
 class Ledger:
-    """What was done in a fleet, counted over all lives of its nodes."""
+    """Counts the work of a fleet over all restarts of its nodes."""
 
     begun: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(device, visit with attempt): how often its training was begun."""
+    """(device, visit with attempt): how often its training was started."""
     finished: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """(site, tour, hop): how often a result was kept."""
     plans: list[RoundPlanned] = field(default_factory=list)
-    """The training rounds as they were planned."""
+    """The training rounds as planned."""
 
 
-Change = "Callable[[Train, Did | DidNot, BlobStore], Did | DidNot | None]"
+Change = "Callable[[Train, Did | WorkFailed, BlobStore], Did | WorkFailed | None]"
 
 
 class SlowTraining:
-    """Trains in virtual time. `change` may turn the outcome into another, or into silence."""
+    """Trains in virtual time. `change` may replace or drop the outcome."""
 
     def __init__(self, fleet: SmallFleet, name: str, blobs: BlobStore) -> None:
         self._fleet, self._name, self._blobs = fleet, name, blobs
         self._wanted: dict[str, object] = {}
 
-    def start(self, key: str, work: Warm | Train, report: Callable[[Did | Doing | DidNot], None]) -> None:
+    def start(self, key: str, work: Warm | Train, report: Callable[[WorkEvent], None]) -> None:
         if isinstance(work, Warm):
-            report(Did(key, Warmed(1)))
+            report(WorkDone(key, Warmed(1)))
             return
         self._fleet.ledger.begun[self._name, key] += 1
         self._wanted[key] = mark = object()
-        outcome: Did | DidNot | None = trained_once(key, work, self._blobs, self._fleet.devices[self._name])
+        outcome: WorkDone | WorkFailed | None = trained_once(key, work, self._blobs, self._fleet.devices[self._name])
         if change := self._fleet.changes.get(self._name):
             outcome = change(work, outcome, self._blobs)
 
-        def say(event: Did | Doing | DidNot | None) -> None:
+        def report_wanted(event: WorkEvent | None) -> None:
             if event is not None and self._wanted.get(key) is mark:
                 report(event)
 
         seconds = self._fleet.seconds
-        self._fleet.world.later(seconds / 2, lambda: say(Doing(key, 1, 2)))
-        self._fleet.world.later(seconds, lambda: say(outcome))
+        self._fleet.world.later(seconds / 2, lambda: report_wanted(WorkProgress(key, 1, 2)))
+        self._fleet.world.later(seconds, lambda: report_wanted(outcome))
 
     def stop(self, key: str) -> None:
         self._wanted.pop(key, None)
@@ -237,7 +236,7 @@ class SlowTraining:
 
 
 class SmallFleet(MemoryFleet):
-    """A fleet whose training takes time, is counted, and can be tampered with."""
+    """A fleet whose training takes time, is counted, and can be manipulated."""
 
     def __init__(
         self,
@@ -250,7 +249,7 @@ class SmallFleet(MemoryFleet):
         shy: tuple[str, ...] = (),
         also: tuple[str, ...] = (),
     ) -> None:
-        """`shy` devices share no class counts; `also` are the objectives of one's own that devices offer."""
+        """`shy` devices share no class counts; `also` are custom objectives that devices offer."""
         self.ledger = Ledger()
         self.changes: dict[str, Any] = {}
         self.objections = objections or {}
@@ -296,11 +295,11 @@ class SmallFleet(MemoryFleet):
             self.ledger.kept[name, record.key, record.report.hop] += 1
 
     def model(self, name: str = "job") -> NDArray[np.float32]:
-        """The job's model as the coordinator has it now."""
+        """Return the coordinator's current model of the job."""
         return self.vector("model", name)
 
     def vector(self, vector: str, name: str = "job") -> NDArray[np.float32]:
-        """One of the job's vectors as the coordinator has it now."""
+        """Return one of the job's vectors at the coordinator."""
         blobs, state = self.stores[CLOUD].blobs, self.job(name)
         kit = unpack_blob(blobs.read(there(state.kit).digest), Kit)
         return vectors.load(blobs, state.vectors[vector], kit.model)
@@ -319,7 +318,7 @@ def run(text: str, sites: Mapping[str, tuple[str, ...]] | None = None, faults: F
 
 @dataclass
 class Run:
-    """A job that has ended, and the fleet it ended in."""
+    """A finished job and its fleet."""
 
     fleet: SmallFleet
     state: JobState

@@ -1,4 +1,4 @@
-"""Small fleets whose jobs are no classifications: every device has a range of the target, or a machine of its own."""
+"""Small fleets with other tasks than classification: every device has a range of the target, or its own machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.there import there
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from coordinator.state import JobState
+    from coordinator.job_state import JobState
 
 _FOLDER = TemporaryDirectory(prefix="sojourn-tasks-")
 DEVICES = tuple(f"dev-{number}" for number in range(6))
@@ -37,7 +37,7 @@ TRAINING = {"training.epochs": 1, "training.batch": 16, "training.lr": 0.05}
 
 
 def quantities(count: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Sensor values on quite different scales, and two numbers in their own units that follow from them."""
+    """Return sensor values on different scales, and two targets in their own units."""
     draw = np.random.default_rng(seed)
     plain = draw.standard_normal((count, 4))
     first = 20 + 8 * (plain @ [1.0, -0.5, 0.3, 0.0]) + 2 * np.sin(plain[:, 3])
@@ -47,7 +47,7 @@ def quantities(count: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.f
 
 
 def signals(count: int, machine: int, seed: int) -> NDArray[np.float32]:
-    """Windows of two channels of a machine, which hums at a pitch of its own."""
+    """Return windows of two channels of a machine with its own pitch."""
     draw = np.random.default_rng([seed, machine])
     phase = draw.uniform(0, 2 * np.pi, (count, 1))
     t = np.arange(6) * (0.4 + 0.2 * machine)
@@ -56,14 +56,14 @@ def signals(count: int, machine: int, seed: int) -> NDArray[np.float32]:
 
 
 def series(machine: int, seed: int, steps: int = 120) -> NDArray[np.float32]:
-    """A load and a temperature, hour by hour."""
+    """Return hourly load and temperature."""
     draw, t = np.random.default_rng([seed, machine]), np.arange(steps)
     both = np.stack([np.sin(t / 4 + machine), 20 + 3 * np.cos(t / 9) + machine], 1)
     return (both + 0.05 * draw.standard_normal(both.shape)).astype(np.float32)
 
 
 def tokens(dialect: int, seed: int, length: int = 200) -> NDArray[np.int64]:
-    """A walk around a ring of 9 tokens, faster in some dialects."""
+    """Return a walk around a ring of 9 tokens, faster in some dialects."""
     steps = np.random.default_rng([seed, dialect]).integers(1, 2 + dialect % 3 + 1, length)
     return np.asarray(np.cumsum(steps) % 9, np.int64)
 
@@ -76,7 +76,7 @@ def _save(name: str, **arrays: Any) -> str:
 
 @cache
 def files(kind: str) -> tuple[dict[str, str], str]:
-    """Each device's file, and the test set."""
+    """Return each device's file, and the test set."""
     mine: dict[str, dict[str, Any]]
     if kind == "regression":
         x, y = quantities(240, 1)
@@ -105,20 +105,20 @@ def files(kind: str) -> tuple[dict[str, str], str]:
 
 
 def task_job(kind: str, name: str = "job", **changes: Any) -> str:
-    """A job file; `__` in a name stands for a dot, None leaves a setting out."""
+    """Return a job file; `__` in a name stands for a dot, None omits a setting."""
     values = {"name": name, "task.kind": kind, "data.test": files(kind)[1], **PLAIN, **MODELS[kind], **TRAINING}
     values |= {key.replace("__", "."): value for key, value in changes.items()}
     return "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None)
 
 
 def task_fleet(kind: str) -> MemoryFleet:
-    """Six devices at two sites, each with its own file."""
+    """Return six devices at two sites, each with its own file."""
     devices = {name: DataSettings(path=path) for name, path in files(kind)[0].items()}
     return MemoryFleet(devices, SITES)
 
 
 def run_task(text: str, kind: str) -> tuple[JobState, NDArray[np.float32], MemoryFleet]:
-    """Run a job to its end: its state, its model and the fleet."""
+    """Run a job to its end; return its state, its model and the fleet."""
     fleet = task_fleet(kind)
     fleet.submit(text)
     state = fleet.run("job")
@@ -126,7 +126,7 @@ def run_task(text: str, kind: str) -> tuple[JobState, NDArray[np.float32], Memor
 
 
 def model_of(state: JobState, fleet: MemoryFleet) -> NDArray[np.float32]:
-    """The job's newest model; empty where it was refused."""
+    """Return the job's newest model; empty if it was refused."""
     if state.kit is None:
         return np.zeros(0, np.float32)
     blobs = fleet.stores[CLOUD].blobs
@@ -134,5 +134,5 @@ def model_of(state: JobState, fleet: MemoryFleet) -> NDArray[np.float32]:
 
 
 def kit_of(state: JobState, fleet: MemoryFleet) -> Kit:
-    """The job's kit."""
+    """Return the job's kit."""
     return unpack_blob(fleet.stores[CLOUD].blobs.read(there(state.kit).digest), Kit)

@@ -1,4 +1,4 @@
-"""A small residual network with BatchNorm under several strategies: it learns, repeats, and its state stays sound."""
+"""A small residual network with BatchNorm under several strategies: it learns, repeats, and keeps a valid state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinator.compiling import compile_kit
 from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import read_job
 from coordinator.rounds import preparing
-from coordinator.rounds.kit_cache import KitCache
+from coordinator.rounds.preparing import KitCache
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from fleet_sim.world.memory_fleet import CLOUD
@@ -58,7 +58,7 @@ STRATEGIES = {
 
 @cache
 def compiled(batchnorm: str) -> tuple[Kit, NDArray[np.float32]]:
-    """Compiled once for all processes of a test run; a model of one's own would be for each job."""
+    """Compiled once for all processes of a test run; a custom model would be compiled per job."""
     text = TEXT.format(batchnorm=batchnorm, strategy="", engine="serial").partition("[simulation]")[0]
     job = read_job(f'name = "any"\n{text}'.replace("exemplars_per_class = 3", 'test = "digits"'), "any")
     found = KitCache().find(f"tests-batchnorm-{batchnorm}")
@@ -76,7 +76,7 @@ def compiled(batchnorm: str) -> tuple[Kit, NDArray[np.float32]]:
 def simulated(
     folder: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, batchnorm: str = "merge", engine: str = "serial"
 ) -> NDArray[np.float32]:
-    """The model at the end; training must have gone well at every device."""
+    """Return the final model; training must have succeeded on every device."""
     kit, initial = compiled(batchnorm)
     monkeypatch.setattr(preparing, "_compiled", lambda *_: (kit, initial))
     text = TEXT.format(batchnorm=batchnorm, strategy=STRATEGIES[strategy], engine=engine)
@@ -94,24 +94,24 @@ def simulated(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_state_is_merged_and_stays_sound_under_every_strategy(tmp_path, monkeypatch, strategy) -> None:
+def test_state_is_merged_and_stays_valid_under_every_strategy(tmp_path, monkeypatch, strategy) -> None:
     (kit, initial), model = compiled("merge"), simulated(tmp_path, monkeypatch, strategy)
-    learnt = kit.model.learnt
+    learned = kit.model.learned
     assert np.isfinite(model).all()
-    assert not np.array_equal(model[:learnt], initial[:learnt])
-    assert (model[learnt:] != initial[learnt:]).all()
+    assert not np.array_equal(model[:learned], initial[:learned])
+    assert (model[learned:] != initial[learned:]).all()
     assert all((model[where] > 0).all() for where in kit.model.variances)
 
 
 @pytest.mark.parametrize("strategy", ["visit", "scaffold"])
-def test_processes_and_one_by_one_give_the_same_bits(tmp_path, monkeypatch, strategy) -> None:
+def test_pool_and_serial_engine_give_the_same_bits(tmp_path, monkeypatch, strategy) -> None:
     alone, together = (simulated(tmp_path, monkeypatch, strategy, engine=it) for it in ("serial", "pool"))
     assert alone.tobytes() == together.tobytes()
 
 
-def test_frozen_statistics_are_no_part_of_the_model(tmp_path, monkeypatch) -> None:
+def test_frozen_statistics_are_excluded_from_the_model(tmp_path, monkeypatch) -> None:
     (kit, initial), (merged, _) = compiled("frozen"), compiled("merge")
     assert kit.model.tensors == merged.model.tensors[: len(kit.model.tensors)]
-    assert (kit.model.size, kit.model.state) == (merged.model.learnt, 0)
+    assert (kit.model.size, kit.model.state) == (merged.model.learned, 0)
     model = simulated(tmp_path, monkeypatch, "visit", "frozen")
     assert not np.array_equal(model, initial)

@@ -1,4 +1,4 @@
-"""Random kills over random links. `CHAOS_SEEDS=2000 pytest tests/fleet_sim/test_chaos.py` runs longer."""
+"""Random faults of every kind do not change the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JOBS = (
     job(strategy="hierfavg", **QUICK),
     job(strategy="fedelmy-few-shot", schedule__trips=2, objective__models=1, objective__warmup=1, rounds=None, **QUICK),
 )
-"""All that is durable in another way: one device to a tour or several, memory, sums, slots, legs, edge merges."""
+"""Jobs with different durable states: one device per tour or several, memory, sums, slots, legs, edge merges."""
 
 
 @cache
@@ -40,10 +40,10 @@ def undisturbed(text: str, one_broker: bool) -> Run:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_chaos(seed, monkeypatch) -> None:
+def test_random_kills_do_not_change_the_job_result(seed, monkeypatch) -> None:
     draw = random.Random(seed)
     one_broker = draw.random() < 0.3
-    # With one broker a round can be planned while a site is away, and VISIT's sets depend on the sites.
+    # With one broker, a round can be planned while a site is offline, and VISIT's sets depend on the sites.
     text = JOBS[1] if one_broker else draw.choice(JOBS)
     expected = undisturbed(text, one_broker)
     monkeypatch.setattr(node_module, "INLINE", draw.choice([0, 16 << 10]))
@@ -57,7 +57,7 @@ def test_chaos(seed, monkeypatch) -> None:
         down = draw.sample(NODES, draw.randint(1, 3))
         for name in down:
             fleet.kill(name)
-        # A round that is planned meanwhile waits ten seconds for devices that went, and then goes on without them.
+        # A round planned in the meantime waits ten seconds for offline devices, and then continues without them.
         wait(fleet, draw.choice([0.0, 0.1, 2.0, 20.0 if down == ["cloud"] else 4.0]))
         for name in down:
             fleet.start(name)

@@ -1,4 +1,4 @@
-"""A job that is continued ends with the bits of one that was longer from the start."""
+"""A continued job ends with the bits of a job that was longer from the start."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fleet_sim.world.memory_fleet import CLOUD
-from sojourn.protocol.job_messages import Continue
-from sojourn.protocol.messages import Stop
+from sojourn.protocol.operator_messages import Continue, Stop
 from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet, fedavg, job, run, visit
 
 JOBS = {
@@ -33,8 +32,8 @@ def run_into_the_second_round(fleet: SmallFleet) -> None:
 
 
 @pytest.mark.parametrize("kind", JOBS)
-def test_three_rounds_continued_to_five_are_five(kind) -> None:
-    """FedCat merges in its last round, whichever it is: round 3 is in the middle of a cycle."""
+def test_three_rounds_continued_to_five_equal_five_rounds(kind) -> None:
+    """FedCat merges in its last round, whichever that is: round 3 is in the middle of a cycle."""
     whole = run(JOBS[kind](rounds=5))
     short = run(JOBS[kind](rounds=3))
     assert short.state.status == whole.state.status == "done"
@@ -45,7 +44,7 @@ def test_three_rounds_continued_to_five_are_five(kind) -> None:
     assert [it.accuracy for it in state.history[3:]] == [it.accuracy for it in whole.state.history[3:]]
 
 
-def test_a_job_that_was_stopped_in_the_middle_of_a_round_does_that_round_again() -> None:
+def test_stopped_job_repeats_its_interrupted_round() -> None:
     for kind in ("visit", "fedcat"):
         whole, fleet = run(JOBS[kind](rounds=3)), SmallFleet(TWO_SITES)
         fleet.submit(JOBS[kind](rounds=3))
@@ -58,10 +57,10 @@ def test_a_job_that_was_stopped_in_the_middle_of_a_round_does_that_round_again()
         assert np.array_equal(fleet.model(), whole.model), kind
 
 
-def test_it_goes_on_after_the_coordinator_was_started_again() -> None:
+def test_job_can_be_continued_after_a_coordinator_restart() -> None:
     whole, short = run(fedavg(rounds=4)), run(fedavg(rounds=2))
     short.fleet.kill(CLOUD)
     short.fleet.start(CLOUD)
-    short.fleet.world.run(lambda: False, short.fleet.world.now + 10)  # until sites have said whom they have
+    short.fleet.world.run(lambda: False, short.fleet.world.now + 10)  # until sites have reported their devices
     assert continued(short.fleet, 4).status == "done"
     assert np.array_equal(short.fleet.model(), whole.model)

@@ -1,4 +1,4 @@
-"""A record of any role's journal is damaged in the middle of a job: the node starts, and the job goes on."""
+"""A damaged record in any role's journal during a job: the node starts, and the job continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOBS = {
 }
 NODES = ("dev-0", "dev-2", "site-a", CLOUD)
 PLACES = [(name, strategy) for name in NODES for strategy in JOBS if name != "dev-2" or strategy == "visit"]
-"""Where a second device differs from the first: in VISIT, where it comes later in its tour."""
+"""Differences of a second device from the first: in VISIT, it comes later in its tour."""
 
 
 @cache
@@ -55,7 +55,7 @@ def has_job(fleet: SmallFleet) -> bool:
 
 
 class Written:
-    """Counts the records that a node has written, over all its lives."""
+    """Counts the records that a node has written, over all restarts."""
 
     def __init__(self, fleet: SmallFleet, name: str) -> None:
         self.count = 0
@@ -66,7 +66,7 @@ class Written:
 
 
 def records_of(name: str, text: str) -> int:
-    """How many records a node writes in an undisturbed run."""
+    """Return how many records a node writes in an undisturbed run."""
     fleet = SmallFleet(TWO_SITES)
     written = Written(fleet, name)
     fleet.submit(text)
@@ -75,7 +75,7 @@ def records_of(name: str, text: str) -> int:
 
 
 def damaged(text: str, name: str, moment: int, which: int, harm: Callable[[bytes, int], bytes]) -> SmallFleet:
-    """A job during which a node was killed after so many records, and one of them was damaged before it came back."""
+    """Run a job during which a node was killed after N records, and one of them was damaged before its restart."""
     fleet = SmallFleet(TWO_SITES)
     written = Written(fleet, name)
     fleet.submit(text)
@@ -91,8 +91,8 @@ def damaged(text: str, name: str, moment: int, which: int, harm: Callable[[bytes
 
 
 def check(fleet: SmallFleet, name: str, strategy: str) -> None:
-    """The job is done as if nothing had happened; or it was lost with the record that it was submitted by."""
-    aside = store_of(fleet, name).aside()
+    """Check that the job finished undisturbed, or was lost with its submission record."""
+    aside = store_of(fleet, name).quarantined()
     assert aside
     if not has_job(fleet):
         assert name == CLOUD
@@ -104,7 +104,7 @@ def check(fleet: SmallFleet, name: str, strategy: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "strategy"), PLACES)
-def test_any_record_may_be_damaged_at_any_moment(name: str, strategy: str) -> None:
+def test_job_finishes_after_damage_to_any_record(name: str, strategy: str) -> None:
     """Every record is damaged once: while it is the newest, or when others have followed it."""
     text = JOBS[strategy]
     last = records_of(name, text)
@@ -114,31 +114,29 @@ def test_any_record_may_be_damaged_at_any_moment(name: str, strategy: str) -> No
 
 
 @pytest.mark.parametrize("moment", range(4, 16))
-def test_a_coordinator_whose_earlier_models_are_swept_away_goes_on(
-    moment: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rounds that were closed since count, and the last one is done again."""
+def test_coordinator_continues_after_earlier_models_are_swept(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds closed since then count, and the last one is repeated."""
     monkeypatch.setattr(node_module, "SECONDS_PER_SWEEP", 0.1)
     for which in range(1 + moment % 2, moment, 2):
         fleet = damaged(JOBS["fedavg"], CLOUD, moment, which, flipped)
         check(fleet, CLOUD, "fedavg")
 
 
-def test_the_log_says_what_was_lost_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_names_the_lost_record_and_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
     damaged(JOBS["visit"], CLOUD, 9, 0, flipped)
     words = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     for part in (
-        "record 1 (job-submitted/1) is set aside: its checksum is wrong; it said: A job was queued",
-        "its job 'job' is not here: submit that again",
-        "so are 1 more",
+        "set aside record 1 (job-submitted/1): wrong checksum; content: A job was queued",
+        "its job 'job' is missing: submit that again",
+        "set aside 1 more",
         "sojourn coordinator restore FILE --force",
     ):
         assert any(part in it for it in words), part
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_a_damaged_snapshot_costs_what_it_held(name: str) -> None:
-    """In memory there is one generation: the node starts empty, and its peers tell it again."""
+def test_damaged_snapshot_loses_only_its_content(name: str) -> None:
+    """In memory there is one generation: the node starts empty, and its peers send its state again."""
     fleet = SmallFleet(TWO_SITES)
     written = Written(fleet, name)
     fleet.submit(JOBS["fedavg"])

@@ -1,4 +1,4 @@
-"""What is known of devices, in whole jobs: the same from server and device, asked for and refused; and own parts."""
+"""Estimators in whole jobs: consistent on server and device, requested and refused; custom parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def known(done: Run, estimator: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalise", ["sum", "softmax"])
-def test_confidence_is_a_distribution_and_the_same_from_server_and_device(normalise: Any) -> None:
+def test_confidence_is_a_distribution_equal_on_server_and_device(normalise: Any) -> None:
     ask = {"estimator__name": "confidence", "estimator__epochs": 1, "estimator__normalise": normalise, **SETS}
     server, device = (
         run(job(strategy="visit", estimator__where=where, **ask), SITES) for where in ("server", "device")
@@ -39,7 +39,7 @@ def test_confidence_is_a_distribution_and_the_same_from_server_and_device(normal
     assert np.array_equal(server.model, device.model)
 
 
-def test_the_two_ways_to_make_a_distribution_differ() -> None:
+def test_sum_and_softmax_normalisation_differ() -> None:
     ask = {"estimator__name": "confidence", "estimator__epochs": 1, **SETS}
     done = run(job(strategy="visit", **ask), SITES)
     by_sum, by_softmax = (known(done, ConfidenceEstimator(normalise=each)) for each in ("sum", "softmax"))
@@ -47,7 +47,7 @@ def test_the_two_ways_to_make_a_distribution_differ() -> None:
 
 
 @pytest.mark.parametrize("layers", ["all", "last-two", "last"])
-def test_a_classifier_is_the_same_from_server_and_device(layers: Any) -> None:
+def test_classifier_is_equal_on_server_and_device(layers: Any) -> None:
     ask = {"estimator__name": "classifier", "estimator__epochs": 1, "estimator__layers": layers, **SETS}
     server, device = (
         run(job(strategy="hiercluster", estimator__where=where, **ask), SITES) for where in ("server", "device")
@@ -64,7 +64,7 @@ def test_a_classifier_is_the_same_from_server_and_device(layers: Any) -> None:
     assert np.array_equal(server.model, device.model)
 
 
-def test_fewer_layers_are_fewer_numbers() -> None:
+def test_fewer_layers_give_fewer_numbers() -> None:
     sizes = []
     for layers in ("all", "last-two", "last"):
         ask = {"estimator__name": "classifier", "estimator__epochs": 1, "estimator__layers": layers, **SETS}
@@ -73,7 +73,7 @@ def test_fewer_layers_are_fewer_numbers() -> None:
     assert sizes == [64 * 8 + 8 * 10, 64 * 8 + 8 * 10, 8 * 10]
 
 
-def test_class_counts_are_what_the_devices_have_and_nothing_is_trained_for_them() -> None:
+def test_class_counts_match_device_data_without_training() -> None:
     done = run(job(strategy="fedgsp", schedule__beta=2, rounds=1, **PLAIN), SITES)
     for device in DEVICES:
         y = prepare(kit_of_jobs(), shards(6)[device], 1).samples.y
@@ -82,7 +82,7 @@ def test_class_counts_are_what_the_devices_have_and_nothing_is_trained_for_them(
     assert {"vts", "balance", "covered", "cpd"} <= done.state.history[0].quality.keys()
 
 
-def test_class_counts_that_owners_do_not_share_refuse_the_job_before_anything_trains() -> None:
+def test_unshared_class_counts_refuse_the_job_before_training() -> None:
     fleet = SmallFleet(SITES, shy=("dev-1", "dev-4"))
     fleet.submit(job(strategy="fedgsp", schedule__beta=2, rounds=1, **PLAIN))
     state = fleet.run("job")
@@ -92,14 +92,14 @@ def test_class_counts_that_owners_do_not_share_refuse_the_job_before_anything_tr
     assert not fleet.ledger.begun
 
 
-def test_a_job_that_leaves_out_too_many_says_what_it_lacks() -> None:
+def test_waiting_job_names_devices_that_share_no_class_counts() -> None:
     fleet = SmallFleet(SITES, shy=("dev-1", "dev-4"))
     fleet.submit(job(strategy="fedgsp", estimator__unwilling="leave-out", schedule__beta=2, rounds=1, **PLAIN))
     fleet.run("job", 200)
-    assert "agent.toml does: dev-1, dev-4" in fleet.job("job").detail
+    assert "their agent.toml: dev-1, dev-4" in fleet.job("job").detail
 
 
-def test_devices_that_do_not_share_can_be_left_out_or_signatures_can_stand_in() -> None:
+def test_unwilling_devices_can_be_skipped_or_use_signatures() -> None:
     for way, expected in (({"estimator__unwilling": "leave-out"}, 4), ({"estimator__name": "signature"}, 6)):
         fleet = SmallFleet(SITES, shy=("dev-1", "dev-4"))
         plain = {**PLAIN, "fleet__devices": 4}
@@ -115,12 +115,12 @@ def test_updates_are_those_of_the_last_visit() -> None:
     rows = known(done, UpdateEstimator(epochs=0))
     for number, device in enumerate(DEVICES):
         assert bool(rows[number].any()) == (device in visited)
-    # Uniformly merged, the draws' updates lead from the first model to the next.
+    # With uniform weights, the draws' updates lead from the first model to the next.
     drawn = [DEVICES.index(tour.hops[0]) for tour in done.fleet.ledger.plans[0].tours]
     np.testing.assert_allclose(done.model, initial_model() + rows[drawn].mean(axis=0), rtol=0, atol=1e-6)
 
 
-def test_sizes_ask_for_nothing_else() -> None:
+def test_sizes_estimator_requests_only_sample_counts() -> None:
     done = run(
         job(
             strategy="fedseq",
@@ -139,10 +139,10 @@ def test_sizes_ask_for_nothing_else() -> None:
     assert all(sum(done.state.samples[d] for d in each.devices) >= 100 for each in done.state.arranged)
 
 
-OWN = "tests.fleet_sim.own_parts"
+OWN = "tests.fleet_sim.custom_parts"
 
 
-def test_parts_of_ones_own_work_together_and_each_makes_a_difference() -> None:
+def test_custom_parts_combine_and_each_changes_the_result() -> None:
     objective = f"{OWN}:Shrink"
     parts = {
         "objective__name": objective,
@@ -164,18 +164,18 @@ def test_parts_of_ones_own_work_together_and_each_makes_a_difference() -> None:
         assert not np.array_equal(other.model, whole.model)
 
 
-def test_an_own_objective_goes_only_to_devices_that_offer_it() -> None:
+def test_custom_objective_needs_devices_that_offer_it() -> None:
     fleet = SmallFleet(SITES)
     fleet.submit(job(strategy="fedavg", objective__name=f"{OWN}:Shrink", rounds=1, **PLAIN))
     fleet.run("job", 200)
     assert fleet.job("job").status == "waiting"
     assert (
-        "6 devices are needed to begin; none is here; left out, without all that the job asks for (objective "
+        "6 devices are needed to begin; none is connected; skipped, they do not offer what the job requires (objective "
         in fleet.job("job").detail
     )
 
 
-def test_an_own_estimator_tells_devices_apart() -> None:
+def test_custom_estimator_distinguishes_devices() -> None:
     ask = {"estimator__name": f"{OWN}:FirstAnswers", "estimator__epochs": 1, "estimator__answers": 4, **SETS}
     done = run(job(strategy="hiercluster", **ask), SITES)
     assert done.state.status == "done", done.state.detail

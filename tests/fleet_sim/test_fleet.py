@@ -1,4 +1,4 @@
-"""Whole jobs over brokers in memory: the same bits whatever the link does, the limiting cases, and that knobs turn."""
+"""Whole jobs over in-memory brokers: the same bits despite link faults, limiting cases, and effects of settings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.links.memory import Faults
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
-from sojourn.model.vectors import mean
+from sojourn.model.vectors import weighted_mean
 from sojourn.node import node as node_module
 from sojourn.node.machine import Received
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.messages import Stop
+from sojourn.protocol.operator_messages import Stop
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch
 from sojourn.randomness import batches, derive
@@ -37,7 +37,7 @@ ALL: dict[str, Any] = {"fleet__devices": 4}
 
 
 def chain(devices: list[str], seed: int, round_number: int = 1) -> tuple[np.ndarray, int]:
-    """The model after it was led along these devices: SGD written out, from the same randomness."""
+    """Return the model after these devices: SGD written out, with the same randomness."""
     w, kit, seen = initial_model(), kit_of_jobs(), 0
     seed = derive(seed, "train", round_number)
     for device in devices:
@@ -65,7 +65,7 @@ def test_loss_repeats_and_reordering_do_not_change_a_bit(strategy, inline, monke
         assert all(report.visits == 4 for report in rough.state.history)
 
 
-def test_a_very_bad_link_only_takes_longer() -> None:
+def test_very_bad_link_only_takes_longer() -> None:
     patient = visit(tours__lease=900, tours__site_lease=900, **ALL)
     clean = run(patient)
     rough = run(patient, faults=Faults(loss=0.5, repeat=0.5, delay=0.05, spread=3.0, seed=1))
@@ -73,29 +73,29 @@ def test_a_very_bad_link_only_takes_longer() -> None:
     assert rough.fleet.world.now > clean.fleet.world.now
 
 
-def test_where_the_brokers_are_does_not_matter() -> None:
+def test_broker_layout_does_not_change_the_model() -> None:
     apart, together = run(fedavg(**ALL)), run(fedavg(**ALL), one_broker=True)
     one = run(fedavg(**ALL), ONE_SITE)
     assert np.array_equal(apart.model, together.model)
     assert np.array_equal(apart.model, one.model)
 
 
-def test_training_moves_the_model_and_learns() -> None:
+def test_training_changes_the_model_and_learns() -> None:
     done = run(fedavg(rounds=6, training__epochs=2, **ALL))
     assert not np.array_equal(done.model, initial_model())
     assert done.state.history[-1].accuracy > 0.4
     assert done.state.detail == "6 rounds are done"
 
 
-def test_fedavg_is_the_mean_of_visits_written_out() -> None:
+def test_fedavg_equals_the_weighted_mean_of_visits() -> None:
     done = run(fedavg(rounds=1, **ALL))
     ends = [chain([device], seed=0) for device in ONE_SITE["site-a"]]
-    expected = mean([w for w, _ in ends], [samples for _, samples in ends])
+    expected = weighted_mean([w for w, _ in ends], [samples for _, samples in ends])
     np.testing.assert_allclose(done.model, expected, rtol=0, atol=1e-6)
     assert [samples for _, samples in ends] == [30, 40, 50, 60]
 
 
-def test_visit_with_sets_of_one_is_fedavg() -> None:
+def test_visit_with_sets_of_one_equals_fedavg() -> None:
     sets: dict[str, Any] = {"arranger__sets": 4, "arranger__size": 1}
     single, plain = run(visit(rounds=3, **sets, **ALL)), run(fedavg(rounds=3, **ALL))
     np.testing.assert_allclose(single.model, plain.model, rtol=0, atol=1e-6)
@@ -103,7 +103,7 @@ def test_visit_with_sets_of_one_is_fedavg() -> None:
     assert with_sum.state.history[0].tours == 4
 
 
-def test_visit_with_one_set_of_all_is_a_chain_written_out() -> None:
+def test_visit_with_one_set_of_all_equals_a_chain() -> None:
     fleet = SmallFleet(ONE_SITE)
     fleet.submit(visit(rounds=1, arranger__sets=1, arranger__size=4, seed=3, **ALL))
     order: list[str] = []
@@ -118,7 +118,7 @@ def test_visit_with_one_set_of_all_is_a_chain_written_out() -> None:
     np.testing.assert_allclose(fleet.model(), chain(order, seed=3)[0], rtol=0, atol=1e-6)
 
 
-def test_a_signature_is_the_same_wherever_it_is_made() -> None:
+def test_signature_is_equal_on_device_and_server() -> None:
     server = run(visit(estimator__where="server", **ALL))
     device = run(visit(estimator__where="device", **ALL))
     assert server.state.signatures == device.state.signatures
@@ -149,7 +149,7 @@ BASE = {"rounds": 2, **ALL}
     ],
     ids="-".join,
 )
-def test_a_knob_that_is_turned_changes_the_model(change) -> None:
+def test_every_parameter_changes_the_model(change) -> None:
     still = {key: value for key, value in change.items() if key.startswith("arranger__s")} if len(change) > 1 else {}
     plain = run(visit(**{**BASE, **still}), ONE_SITE)
     turned = run(visit(**{**BASE, **change}), ONE_SITE)
@@ -157,7 +157,7 @@ def test_a_knob_that_is_turned_changes_the_model(change) -> None:
     assert not np.array_equal(plain.model, turned.model)
 
 
-def test_the_same_job_twice_is_the_same() -> None:
+def test_same_job_twice_gives_the_same_model() -> None:
     assert np.array_equal(run(visit(**ALL)).model, run(visit(**ALL)).model)
 
 
@@ -169,7 +169,7 @@ def test_compressed_models_stay_close() -> None:
         done = run(fedavg(rounds=3, encoding=encoding, **ALL))
         errors[encoding] = np.linalg.norm(done.model - exact.model) / moved
         assert done.state.vectors["model"].encoding == "float32"
-        assert done.state.handout["model"].encoding == encoding
+        assert done.state.wire_vectors["model"].encoding == encoding
         assert done.fleet.traffic < exact.fleet.traffic
     assert 0 < errors["float16"] < 0.01
     assert errors["float16"] < errors["int8"] < 0.2
@@ -182,7 +182,7 @@ def test_compressed_jobs_give_the_same_bits_over_bad_links() -> None:
         assert np.array_equal(run(text).model, rough.model)
 
 
-def test_a_target_stops_early() -> None:
+def test_target_accuracy_stops_the_job_early() -> None:
     done = run(fedavg(rounds=50, target=0.3, **ALL))
     assert done.state.status == "done"
     assert done.state.detail.startswith("the target accuracy 30.00% was reached in round ")
@@ -190,7 +190,7 @@ def test_a_target_stops_early() -> None:
     assert done.state.history[-1].accuracy >= 0.3 > done.state.history[-2].accuracy
 
 
-def test_an_arrangement_is_kept_for_as_long_as_the_schedule_says() -> None:
+def test_arrangement_is_kept_until_the_scheduled_rearrangement() -> None:
     def arrangements(every: int) -> list[tuple[tuple[str, ...], ...]]:
         fleet = SmallFleet(ONE_SITE)
         fleet.submit(visit(rounds=4, schedule__rearrange_every=every, **ALL))
@@ -226,7 +226,7 @@ def test_jobs_run_one_after_another() -> None:
     assert np.array_equal(fleet.model("second"), run(visit("job", **ALL)).model)
 
 
-def test_a_stopped_job_ends_at_once_keeps_its_model_and_lets_the_next_begin() -> None:
+def test_stopped_job_keeps_its_model_and_the_next_starts() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(fedavg("first", rounds=100, **ALL))
     fleet.submit(fedavg("second", **ALL))
@@ -241,7 +241,7 @@ def test_a_stopped_job_ends_at_once_keeps_its_model_and_lets_the_next_begin() ->
     assert len(fleet.job("first").history) == 2
 
 
-def test_a_queued_job_can_be_stopped_without_disturbing_the_first() -> None:
+def test_stopping_a_queued_job_does_not_disturb_the_first() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(fedavg("job", **ALL))
     fleet.submit(fedavg("second", **ALL))
@@ -254,12 +254,12 @@ def test_a_queued_job_can_be_stopped_without_disturbing_the_first() -> None:
 
 
 ALL_BUT_ONE = (
-    "4 devices are needed to begin; 3 are here (dev-0, dev-1, dev-2). With fleet.devices = 3 it would begin with "
+    "4 devices are needed to begin; 3 are connected (dev-0, dev-1, dev-2). With fleet.devices = 3 it can begin with "
     "these (sojourn job continue job --devices 3)"
 )
 
 
-def test_a_job_waits_for_devices() -> None:
+def test_job_waits_for_devices() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.kill("dev-3")
     fleet.submit(fedavg(**ALL))
@@ -274,7 +274,7 @@ def test_a_job_waits_for_devices() -> None:
     assert np.array_equal(fleet.model(), run(fedavg(**ALL)).model)
 
 
-def test_a_job_waits_for_a_site_that_comes_back_with_the_same_devices() -> None:
+def test_job_waits_for_a_site_to_return_with_its_devices() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.world.run(lambda: False, 5.0)
     fleet.kill("site-a")
@@ -282,22 +282,22 @@ def test_a_job_waits_for_a_site_that_comes_back_with_the_same_devices() -> None:
     fleet.submit(fedavg(**ALL))
     fleet.world.run(lambda: False, 60.0)
     assert fleet.job("job").detail.startswith(
-        "4 devices are needed to begin; 2 are here (dev-2, dev-3); gone: dev-0 (since 1970-01-01 00:00 UTC), dev-1"
+        "4 devices are needed to begin; 2 are connected (dev-2, dev-3); offline: dev-0 (since 1970-01-01 00:00 UTC)"
     )
     fleet.start("site-a")
     assert fleet.run("job", 100).status == "done"
 
 
-def test_a_timeout_ends_a_job_with_the_reason() -> None:
+def test_timeout_fails_a_job_with_the_reason() -> None:
     done = run(fedavg(fleet__devices=5, fleet__timeout=30))
     assert done.state.status == "failed"
     assert done.state.detail.startswith(
-        "waited 30 s for devices (fleet.timeout): 5 devices are needed to begin; 4 are here (dev-0, "
+        "waited 30 s for devices (fleet.timeout): 5 devices are needed to begin; 4 are connected (dev-0, "
     )
     assert 30 <= done.fleet.world.now < 40
 
 
-def test_a_device_that_joins_later_takes_part() -> None:
+def test_device_that_joins_later_takes_part() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.kill("dev-3")
     fleet.submit(visit(rounds=3, arranger__sets=1, fleet__devices=3, arranger__size=4))
@@ -308,7 +308,7 @@ def test_a_device_that_joins_later_takes_part() -> None:
     assert set(fleet.job("job").signatures) == set(ONE_SITE["site-a"])
 
 
-def test_reports_say_what_happened() -> None:
+def test_round_reports_contain_counts_and_metrics() -> None:
     done = run(visit(**ALL))
     first, second = done.state.history
     assert (first.round, second.round) == (1, 2)

@@ -1,4 +1,4 @@
-"""The coordinator's disk is full whenever it begins a piece of work, for a while: the job ends as if it never was."""
+"""The coordinator's disk is full at the start of every piece of work, for a while: the job ends undisturbed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.fleet_sim.test_damage import JOBS, undisturbed
 
 
 @pytest.mark.parametrize("strategy", JOBS)
-def test_a_job_survives_a_disk_that_is_full_again_and_again(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_survives_a_repeatedly_full_disk(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, tried, perform = undisturbed(strategy), Counter[str](), OnceBench.__call__
 
     def sometimes_full(bench: OnceBench, work: Any) -> Any:
         kind = type(work).__name__
         tried[kind] += 1
         if tried[kind] % 3 and not isinstance(work, ReadRoster):
-            raise DiskFull("writing a blob: no space is left on the disk; free some and it goes on")
+            raise DiskFull("writing a blob: the disk is full; free some space to continue")
         return perform(bench, work)
 
     monkeypatch.setattr(OnceBench, "__call__", sometimes_full)

@@ -1,4 +1,4 @@
-"""A simulated job that trains the head of a model with given weights: what travels, and what stays as it was."""
+"""A simulated job that trains the head of a model with given weights: its traffic, and its unchanged parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ devices = 3
 engine = "serial"
 """
 HIDDEN, HEAD = 64 * 1024 + 1024, 1024 * 10 + 10
-"""Numbers of either layer."""
+"""Parameters of either layer."""
 
 
 def run(folder: Path, **model: object) -> SimulationRun:
@@ -37,20 +37,20 @@ def run(folder: Path, **model: object) -> SimulationRun:
 
 
 def traffic(running: SimulationRun) -> list[float]:
-    """Bytes of each visit after the first round, in which every device gets the kit."""
+    """Return the bytes of each visit after the first round, in which every device gets the kit."""
     rows = [row for row in running.results.rows("visits.csv") if not row["tour"].startswith("simulation/1/")]
     return [float(row["down"]) + float(row["up"]) for row in rows]
 
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights that no job would draw."""
+    """Return weights that no job would draw."""
     path = tmp_path_factory.mktemp("weights") / "start.pth"
     torch.save(build("mlp", InputSpec((1, 8, 8)), 10, {"hidden": [1024]}, seed=99).state_dict(), path)
     return path
 
 
-def test_a_visit_is_as_large_as_what_is_trained(given: Path, tmp_path: Path) -> None:
+def test_head_only_training_sends_and_changes_only_the_head(given: Path, tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", start=str(given))
     head = run(tmp_path / "head", start=str(given), trains=["3.*"])
     sent, before = sum(traffic(head)), sum(traffic(whole))

@@ -28,20 +28,20 @@ def undisturbed(text: str = JOB) -> Run:
 
 
 def after(fleet: MemoryFleet, events: int) -> None:
-    """Let so many things happen."""
+    """Run this many events."""
     left = iter(range(events))
     fleet.world.run(lambda: next(left, None) is None)
 
 
 def wait(fleet: MemoryFleet, seconds: float) -> None:
-    """Let time pass."""
+    """Advance time."""
     passed: list[bool] = []
     fleet.world.later(seconds, lambda: passed.append(True))
     fleet.world.run(lambda: bool(passed))
 
 
 def killed(names: Sequence[str], events: int, pause: float, text: str = JOB) -> SmallFleet:
-    """A job during which these nodes were killed after so many events, and came back after a pause."""
+    """Run a job during which these nodes were killed after N events, and restarted after a pause."""
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(text)
     after(fleet, events)
@@ -55,7 +55,7 @@ def killed(names: Sequence[str], events: int, pause: float, text: str = JOB) -> 
 
 
 def check(fleet: SmallFleet, text: str = JOB) -> None:
-    """The job ended as the undisturbed one did, and nothing was done twice."""
+    """Check that the job ended like the undisturbed one, and that nothing was done twice."""
     expected = undisturbed(text)
     assert fleet.job("job").status == "done", fleet.job("job").detail
     assert np.array_equal(fleet.model(), expected.model)
@@ -63,23 +63,23 @@ def check(fleet: SmallFleet, text: str = JOB) -> None:
     assert set(fleet.ledger.kept.values()) == {1}
     assert fleet.ledger.kept.keys() == expected.fleet.ledger.kept.keys()
     assert fleet.ledger.finished.keys() == expected.fleet.ledger.finished.keys()
-    told = [(it.round, it.visits, it.tours, it.lost, it.accuracy) for it in fleet.job("job").history]
-    assert told == [(it.round, it.visits, it.tours, it.lost, it.accuracy) for it in expected.state.history]
+    reported = [(it.round, it.visits, it.tours, it.lost, it.accuracy) for it in fleet.job("job").history]
+    assert reported == [(it.round, it.visits, it.tours, it.lost, it.accuracy) for it in expected.state.history]
 
 
 def events_of(text: str = JOB) -> int:
-    """How many things happen in an undisturbed run."""
+    """Return the number of events in an undisturbed run."""
     return undisturbed(text).fleet.world._count
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_a_node_killed_at_any_moment(name) -> None:
+def test_node_killed_at_any_time_gives_the_same_bits(name) -> None:
     for moment, pause in zip(range(1 + NODES.index(name), events_of(), 17), cycle([0.03, 4.0]), strict=False):
         check(killed([name], moment, pause))
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_a_node_killed_while_blobs_move(name, monkeypatch) -> None:
+def test_node_killed_during_blob_transfer_gives_the_same_bits(name, monkeypatch) -> None:
     monkeypatch.setattr(node_module, "INLINE", 0)
     undisturbed.cache_clear()
     for moment in range(2 + NODES.index(name), events_of(), 37):
@@ -88,19 +88,19 @@ def test_a_node_killed_while_blobs_move(name, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("names", [("site-a", "cloud"), ("dev-0", "site-a"), ("dev-0", "dev-1", "dev-2"), NODES])
-def test_several_nodes_killed_at_once(names) -> None:
+def test_several_nodes_killed_at_once_give_the_same_bits(names) -> None:
     for moment in range(5, events_of(), 31):
         check(killed(names, moment, 2.0))
 
 
 @pytest.mark.parametrize("text", [fedavg(fleet__devices=4), visit(fleet__devices=4, encoding="int8")])
-def test_other_jobs_survive_too(text) -> None:
+def test_other_jobs_survive_kills(text) -> None:
     for name in ("dev-0", "site-a", "cloud"):
         for moment in range(7, events_of(text), 41):
             check(killed([name], moment, 1.0, text), text)
 
 
-def test_a_node_killed_again_and_again() -> None:
+def test_repeatedly_killed_nodes_give_the_same_bits() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(JOB)
     for turn in range(60):
@@ -113,7 +113,7 @@ def test_a_node_killed_again_and_again() -> None:
     check(fleet)
 
 
-def test_an_interrupted_visit_is_begun_again_and_a_finished_one_is_not() -> None:
+def test_only_the_interrupted_visit_is_trained_again() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(JOB)
     fleet.world.run(lambda: any(device == "dev-0" for device, _ in fleet.ledger.begun))
@@ -125,7 +125,7 @@ def test_an_interrupted_visit_is_begun_again_and_a_finished_one_is_not() -> None
     check(fleet)
 
 
-def test_a_result_waits_for_an_edge_server_that_is_away() -> None:
+def test_result_waits_for_an_offline_edge_server() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(JOB)
     fleet.world.run(lambda: any(device == "dev-0" for device, _ in fleet.ledger.begun))
@@ -141,14 +141,14 @@ def test_a_result_waits_for_an_edge_server_that_is_away() -> None:
     check(fleet)
 
 
-def test_a_snapshot_changes_nothing(monkeypatch) -> None:
+def test_frequent_snapshots_change_nothing(monkeypatch) -> None:
     monkeypatch.setattr(node_module, "RECORDS_PER_SNAPSHOT", 1)
     for name in ("dev-0", "site-a", "cloud"):
         for moment in range(3, events_of(), 41):
             check(killed([name], moment, 1.0))
 
 
-def test_blobs_that_nothing_refers_to_are_swept(monkeypatch) -> None:
+def test_unreferenced_blobs_are_swept(monkeypatch) -> None:
     monkeypatch.setattr(node_module, "SECONDS_PER_SWEEP", 0.1)
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(visit(fleet__devices=4, rounds=6))

@@ -1,4 +1,4 @@
-"""Whatever numbers peers say within the limits, what is made of them fits into records and messages."""
+"""Whatever numbers peers report within the limits, derived numbers fit into records and messages."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from coordinator.jobs.tour_settings import GateSettings
+from coordinator.jobs.settings_tables import GateSettings
 from hierarchy.edge.server import EdgeServer
-from sojourn.node.machine import Did
-from sojourn.protocol.limits import MOST, MOST_BYTES, MOST_FIGURE, sum_within
+from sojourn.node.machine import WorkDone
+from sojourn.protocol.limits import MAX_BYTES, MAX_COUNT, MAX_NUMBER, sum_within
 from sojourn.protocol.topics import Address
 from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet, fedavg, job, visit
 from tests.fleet_sim.test_kills import after
 
 if TYPE_CHECKING:
-    from edge_agent.training.work import Train
+    from edge_agent.training.messages import Train
     from sojourn.store.blobs import BlobStore
 
-LARGEST = {"loss": MOST_FIGURE, "loss_first": -MOST_FIGURE, "steps": MOST_FIGURE, "remembered": MOST_FIGURE}
+LARGEST = {"loss": MAX_NUMBER, "loss_first": -MAX_NUMBER, "steps": MAX_NUMBER, "remembered": MAX_NUMBER}
 
 
 def boasts(_work: Train, outcome: Any, _blobs: BlobStore) -> Any:
-    """A device with the most samples, and figures as large as any."""
-    if not isinstance(outcome, Did):
+    """A device with the maximum number of samples and maximum metrics."""
+    if not isinstance(outcome, WorkDone):
         return outcome
-    trained = msgspec.structs.replace(outcome.outcome, samples=MOST, metrics=LARGEST)
+    trained = msgspec.structs.replace(outcome.outcome, samples=MAX_COUNT, metrics=LARGEST)
     return msgspec.structs.replace(outcome, outcome=trained)
 
 
@@ -41,7 +41,7 @@ def boasts(_work: Train, outcome: Any, _blobs: BlobStore) -> Any:
     ],
     ids=["fedavg", "visit", "hierfavg", "fedcat", "scaffold"],
 )
-def test_a_fleet_of_the_largest_numbers_ends_its_job_with_journals_that_are_read_as_they_are(text: str) -> None:
+def test_largest_numbers_keep_journals_readable(text: str) -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.changes = dict.fromkeys(fleet.devices, boasts)
     fleet.submit(text)
@@ -51,11 +51,13 @@ def test_a_fleet_of_the_largest_numbers_ends_its_job_with_journals_that_are_read
             machine = fleet.nodes[site].node.machine
             assert isinstance(machine, EdgeServer)
             for device in TWO_SITES[site]:
-                machine.heard(Address("device", device), 1 << 60, fleet.world.now, spoke=False)
-            fleet.nodes["cloud"].node.machine.heard(Address("edge", site), 1 << 60, fleet.world.now, spoke=False)
+                machine.on_traffic(Address("device", device), 1 << 60, fleet.world.now, sign_of_life=False)
+            fleet.nodes["cloud"].node.machine.on_traffic(
+                Address("edge", site), 1 << 60, fleet.world.now, sign_of_life=False
+            )
     state = fleet.run("job")
     assert state.status == "done"
-    assert max(report.traffic for report in state.history) == MOST_BYTES
+    assert max(report.traffic for report in state.history) == MAX_BYTES
     assert set(state.samples.values()) == {GateSettings().most_samples}
     for name, node in fleet.nodes.items():
         for record in fleet.stores[name].load()[1]:
@@ -65,13 +67,13 @@ def test_a_fleet_of_the_largest_numbers_ends_its_job_with_journals_that_are_read
     assert fleet.job("job") == state
 
 
-def test_sums_are_cut_off_where_their_kind_is() -> None:
-    assert sum_within([MOST, MOST]) == MOST
-    assert sum_within([1, 2], MOST_BYTES) == 3
+def test_sums_are_capped_at_their_limit() -> None:
+    assert sum_within([MAX_COUNT, MAX_COUNT]) == MAX_COUNT
+    assert sum_within([1, 2], MAX_BYTES) == 3
     assert sum_within([]) == 0
 
 
-def test_a_sites_lease_as_short_as_can_be_keeps_no_server_from_anything_else() -> None:
+def test_tiny_site_lease_does_not_block_the_servers() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(fedavg(tours__site_lease=1e-300))
     after(fleet, 20_000)

@@ -1,4 +1,4 @@
-"""The limits in which one strategy is another, in whole jobs; and for every knob, that turning it changes the model."""
+"""Limiting cases in which one strategy equals another, in whole jobs; and that every setting changes the model."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def check_same(one: Run, other: Run) -> None:
     assert np.abs(one.model - start()).max() > 1e-3
 
 
-def test_fedprox_with_mu_0_is_fedavg() -> None:
+def test_fedprox_with_mu_zero_equals_fedavg() -> None:
     check_same(done("fedprox", objective__mu=0), done("fedavg"))
 
 
-def test_fedgen_is_fedavg_in_its_first_round_and_without_its_terms() -> None:
+def test_fedgen_equals_fedavg_in_round_one_and_without_terms() -> None:
     small = {"objective__hidden": 16, "finisher__steps": 3, "training__batch": 16}
     plain = {"training__batch": 16}
     first = done("fedgen", **small, rounds=1)
@@ -49,18 +49,18 @@ def test_fedgen_is_fedavg_in_its_first_round_and_without_its_terms() -> None:
         assert not np.array_equal(done("fedgen", **{**small, **knob}).model, both.model), knob
 
 
-def test_fedseq_with_superclients_of_one_is_fedavg() -> None:
+def test_fedseq_with_single_superclients_equals_fedavg() -> None:
     single = {"estimator__epochs": 1, "arranger__max_devices": 1, "schedule__fraction": 1.0}
     check_same(done("fedseq", **single), done("fedavg"))
 
 
-def test_fedseq_inter_that_merges_every_round_is_fedseq() -> None:
+def test_fedseq_inter_merging_every_round_equals_fedseq() -> None:
     one, other = done("fedseq-inter", **SEQ, schedule__merge_every=1), done("fedseq", **SEQ)
     assert np.array_equal(one.model, other.model)
     assert not np.array_equal(one.model, done("fedseq-inter", **SEQ).model)
 
 
-def test_fedgsp_with_more_groups_than_half_the_devices_is_uniform_fedavg_over_a_share() -> None:
+def test_fedgsp_with_many_groups_equals_sampled_uniform_fedavg() -> None:
     ended = done("fedgsp", schedule__beta=4, schedule__kappa=0.5)
     w = start()
     for number, plan in enumerate(ended.fleet.ledger.plans, 1):
@@ -71,33 +71,33 @@ def test_fedgsp_with_more_groups_than_half_the_devices_is_uniform_fedavg_over_a_
     check_same(whole, done("fedavg", aggregator__name="uniform-mean"))
 
 
-def test_the_first_round_of_scaffold_is_uniform_fedavg() -> None:
+def test_first_scaffold_round_equals_uniform_fedavg() -> None:
     check_same(done("scaffold", rounds=1), done("fedavg", rounds=1, aggregator__name="uniform-mean"))
     assert not np.allclose(done("scaffold").model, done("fedavg", aggregator__name="uniform-mean").model, atol=1e-4)
 
 
-def test_the_first_round_of_feddyn_is_fedprox_taken_twice_as_far() -> None:
+def test_first_feddyn_round_is_twice_the_fedprox_step() -> None:
     prox = done("fedprox", objective__mu=0.3, rounds=1, aggregator__name="uniform-mean")
     dyn = done("feddyn", objective__a=0.3, rounds=1)
     np.testing.assert_allclose(dyn.model, 2 * prox.model - start(), rtol=0, atol=2e-6)
 
 
-def test_fedavgm_without_momentum_is_fedavg() -> None:
+def test_fedavgm_without_momentum_equals_fedavg() -> None:
     assert np.array_equal(done("fedavgm", aggregator__momentum=0, aggregator__lr=1.0).model, done("fedavg").model)
 
 
-def test_fedcat_of_all_devices_that_merges_every_round_is_fedavg() -> None:
+def test_fedcat_of_all_devices_merging_each_round_equals_fedavg() -> None:
     check_same(done("fedcat-gc", arranger__sets=6), done("fedavg"))
 
 
-def test_a_ring_of_one_site_is_one_tour() -> None:
+def test_ring_of_one_site_is_one_tour() -> None:
     whole = {"site-a": tuple(f"dev-{n}" for n in range(6))}
     ended = run(job(strategy="chain", **PLAIN, rounds=None), whole)
     (plan,) = ended.fleet.ledger.plans
     np.testing.assert_allclose(ended.model, tour(start(), plan.tours[0].hops, 1)[0], rtol=0, atol=2e-5)
 
 
-def test_a_ring_that_goes_round_twice_is_two_tours_of_the_same_order() -> None:
+def test_two_ring_trips_are_two_tours_in_the_same_order() -> None:
     ended = done("chain", rounds=None, schedule__trips=2)
     first, second = ended.fleet.ledger.plans
     assert [each.hops for each in first.tours] == [each.hops for each in second.tours]
@@ -160,6 +160,6 @@ def test_a_ring_that_goes_round_twice_is_two_tours_of_the_same_order() -> None:
     ],
     ids=str,
 )
-def test_a_knob_that_is_turned_changes_the_model(strategy: str, still: dict[str, Any], turned: dict[str, Any]) -> None:
+def test_every_parameter_changes_the_model(strategy: str, still: dict[str, Any], turned: dict[str, Any]) -> None:
     plain = done(strategy, **still)
     assert not np.array_equal(plain.model, done(strategy, **(still | turned)).model)

@@ -1,14 +1,14 @@
-"""How often a simulation is looked at: by what looks cost."""
+"""The frequency of a simulation's updates, limited by their cost."""
 
 from __future__ import annotations
 
 import pytest
 
-from fleet_sim.look_pace import REFRESH, SHARE, SHARE_WITH_NEWS, LookPace
+from fleet_sim.run import REFRESH, SHARE, SHARE_WITH_NEWS, LookPace
 
 
 class SlowClock:
-    """A clock that passes when it is told to."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -19,7 +19,7 @@ class SlowClock:
             self.now += cost
 
 
-def test_a_cheap_look_is_followed_by_the_usual_pause() -> None:
+def test_cheap_refresh_is_followed_by_the_usual_pause() -> None:
     clock = SlowClock()
     clock.look(0.0001)
     assert clock.pace.next == pytest.approx(clock.now + REFRESH)
@@ -28,13 +28,13 @@ def test_a_cheap_look_is_followed_by_the_usual_pause() -> None:
     assert clock.pace.is_due(news=False)
 
 
-def test_a_dear_look_is_followed_by_a_long_pause() -> None:
+def test_expensive_refresh_is_followed_by_a_long_pause() -> None:
     clock = SlowClock()
     clock.look(0.02)
     assert clock.pace.next == pytest.approx(clock.now + 0.02 / SHARE)
 
 
-def test_all_looks_together_are_a_small_share() -> None:
+def test_all_refreshes_take_a_small_share_of_time() -> None:
     clock, spent = SlowClock(), 0.0
     while clock.now < 100.0:
         if clock.pace.is_due(news=True):
@@ -44,7 +44,7 @@ def test_all_looks_together_are_a_small_share() -> None:
     assert 0.9 * SHARE_WITH_NEWS < spent / clock.now < 0.01
 
 
-def test_a_round_is_shown_at_once_where_looks_were_few() -> None:
+def test_round_is_shown_at_once_after_few_refreshes() -> None:
     clock = SlowClock()
     clock.look(0.004)
     clock.now = 0.5

@@ -1,4 +1,4 @@
-"""A blob that a journal refers to is deleted by hand: every role goes on without it, or says what is missing."""
+"""A blob that a journal references is deleted by hand: every role continues without it, or reports what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def at(strategy: str, name: str, moment: int) -> SmallFleet:
-    """A fleet in which a node was killed after so many records."""
+    """Return a fleet in which a node was killed after N records."""
     fleet = SmallFleet(TWO_SITES)
     written = Written(fleet, name)
     fleet.submit(JOBS[strategy])
@@ -36,7 +36,7 @@ def held(fleet: SmallFleet, name: str) -> list[bytes]:
 
 
 def robbed(strategy: str, name: str) -> Iterator[SmallFleet]:
-    """The fleet at some moments of a job, without each of the blobs that the node holds then, and without all."""
+    """Yield the fleet at some moments of a job, without each of the node's blobs, and without all."""
     last = records_of(name, JOBS[strategy])
     for moment in range(2, last, max(1, last // 3)):
         fleet = at(strategy, name, moment)
@@ -51,7 +51,7 @@ def robbed(strategy: str, name: str) -> Iterator[SmallFleet]:
 
 
 @pytest.mark.parametrize(("name", "strategy"), [place for place in PLACES if place[0] != CLOUD])
-def test_devices_and_edge_servers_go_on(name: str, strategy: str) -> None:
+def test_devices_and_edge_servers_continue_without_a_blob(name: str, strategy: str) -> None:
     for fleet in robbed(strategy, name):
         state = fleet.job("job")
         assert state.status == "done", state.detail
@@ -59,7 +59,7 @@ def test_devices_and_edge_servers_go_on(name: str, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", JOBS)
-def test_a_coordinator_goes_on_or_says_what_is_missing(strategy: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_coordinator_continues_or_names_the_missing_blob(strategy: str, caplog: pytest.LogCaptureFixture) -> None:
     outcomes = set()
     for fleet in robbed(strategy, CLOUD):
         state = fleet.job("job")
@@ -68,12 +68,12 @@ def test_a_coordinator_goes_on_or_says_what_is_missing(strategy: str, caplog: py
             assert np.array_equal(fleet.model(), undisturbed(strategy).model)
         else:
             assert state.status == "refused"
-            assert "is gone from the disk: restore a backup" in state.detail
+            assert "is missing from the disk: restore a backup" in state.detail
     assert outcomes == {"done", "refused"}
     assert not any(record.exc_info for record in caplog.records)
 
 
-def test_a_job_that_has_not_begun_is_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_job_that_has_not_started_is_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
     fleet = at("visit", CLOUD, 4)
     fleet.stores[CLOUD].blobs.sweep(set())
     fleet.start(CLOUD)

@@ -1,4 +1,4 @@
-"""What a lost visit or a lost site costs: one hop or one tour, by policy, and never the job."""
+"""A lost visit or site costs one hop or one tour, depending on the policy, and never the job."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from coordinator.machine.coordinator import Coordinator
 from edge_agent.agent import Agent
-from edge_agent.training.work import Trained
+from edge_agent.training.messages import Trained
 from fleet_sim.world.memory_fleet import CLOUD
-from hierarchy.edge.rules import damaged
 from sojourn.model import vectors
+from sojourn.model.gate_rules import damaged
 from sojourn.node import node as node_module
-from sojourn.node.machine import Did, DidNot
+from sojourn.node.machine import WorkDone, WorkFailed
 from sojourn.store.blobs import ref_of
 from sojourn.store.journal import MemoryStore
 from tests.fleet_sim.machines import machine_of
@@ -36,10 +36,10 @@ def training(work) -> bool:
 
 
 def spoiled(change):
-    """Turn the model that a device trained into something else."""
+    """Replace the model that a device trained."""
 
     def spoil(work, outcome, blobs):
-        if not training(work) or not isinstance(outcome, Did):
+        if not training(work) or not isinstance(outcome, WorkDone):
             return outcome
         spec = kit_of_jobs().model
         before, after_ = (
@@ -53,26 +53,26 @@ def spoiled(change):
 
 
 def garbage(work, outcome, blobs):
-    """A result that is no vector at all."""
+    """Return a result that is not a vector."""
     if not training(work):
         return outcome
     ref = ref_of(b"garbage" * 100, "float32")
     blobs.put(b"garbage" * 100, ref.digest)
-    return Did(outcome.key, Trained({"model": ref}, 5, {}, None, {}))
+    return WorkDone(outcome.key, Trained({"model": ref}, 5, {}, None, {}))
 
 
 def nothing(work, outcome, blobs):
-    """An answer without a model."""
-    return Did(outcome.key, Trained({}, 5, {}, None, {})) if training(work) else outcome
+    """Return a reply without a model."""
+    return WorkDone(outcome.key, Trained({}, 5, {}, None, {})) if training(work) else outcome
 
 
 def silent(work, outcome, blobs):
-    """A worker that hangs."""
+    """Return nothing, like a worker that hangs."""
     return None if training(work) else outcome
 
 
 def failing(work, outcome, blobs):
-    return DidNot(outcome.key, "memory", "no memory left") if training(work) else outcome
+    return WorkFailed(outcome.key, "memory", "no memory left") if training(work) else outcome
 
 
 def nan(before, trained):
@@ -93,28 +93,28 @@ def run_with(text: str, changes: dict[str, Any], sites=ONE_SITE) -> tuple[SmallF
 
 
 def order_of(text: str) -> list[str]:
-    """The devices of the one tour, in order."""
+    """Return the devices of the only tour, in order."""
     return list(run(text, ONE_SITE).state.arranged[0].devices)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "output"),
     [
         (silent, "lost, no sign of life for 20 s"),
         (failing, "declined, memory: no memory left"),
         (spoiled(nan), "refused, by edge server site-a, because 610 of 610 numbers are not finite"),
         (garbage, "refused, by edge server site-a, because 'model' is 700 bytes of float32, not 2440 of float32"),
-        (nothing, "refused, by edge server site-a, because no model came back"),
+        (nothing, "refused, by edge server site-a, because no model returned"),
         (spoiled(leap), "refused, by edge server site-a, because the update's norm"),
     ],
     ids=["silent", "declines", "nan", "garbage", "nothing", "leap"],
 )
-def test_a_bad_visit_is_skipped(change, said) -> None:
+def test_bad_visit_is_skipped(change, output) -> None:
     order = order_of(chain())
     bad = order[2]
     fleet, failures = run_with(chain(), {bad: change})
     assert len(failures) == 1
-    assert failures[0].startswith(f"{bad}: {said}")
+    assert failures[0].startswith(f"{bad}: {output}")
     report = fleet.job("job").history[0]
     assert (report.visits, report.lost) == (3, 1)
     without = SmallFleet({"site-a": tuple(sorted(set(FOUR) - {bad}))})
@@ -128,7 +128,7 @@ def test_a_bad_visit_is_skipped(change, said) -> None:
     assert not np.array_equal(fleet.model(), run(chain(), ONE_SITE).model)
 
 
-def test_the_first_visit_of_all_is_held_against_the_estimation() -> None:
+def test_first_visit_is_checked_against_the_estimation() -> None:
     first = order_of(chain())[0]
     _, failures = run_with(chain(), {first: spoiled(leap)})
     assert [
@@ -136,44 +136,44 @@ def test_the_first_visit_of_all_is_held_against_the_estimation() -> None:
     ] == [True]
 
 
-def test_without_an_estimation_the_first_visit_is_held_against_the_slope_on_the_exemplars() -> None:
+def test_first_visit_without_estimation_is_checked_on_exemplars() -> None:
     text = fedavg(rounds=1, fleet__devices=4)
     fleet, failures = run_with(text, {"dev-1": spoiled(leap)})
-    said = "dev-1: refused when its model came from site site-a, the update's norm"
-    assert [line.startswith(said) for line in failures] == [True]
+    output = "dev-1: refused when its model came from site site-a, the update's norm"
+    assert [line.startswith(output) for line in failures] == [True]
     assert fleet.job("job").history[0].visits == 3
 
 
 def lying(work, outcome, blobs):
-    """An update in the wrong direction, a thousand times too long, with claims that would allow it."""
+    """Return an update in the wrong direction, a thousand times too long, with reports that would allow it."""
     spoil = spoiled(lambda before, trained: before - 1000 * (trained - before))
     made = spoil(work, outcome, blobs)
-    if not training(work) or not isinstance(made, Did):
+    if not training(work) or not isinstance(made, WorkDone):
         return made
-    said = msgspec.structs.replace(made.outcome, samples=2**50, metrics={"steps": 2.0**50})
-    return msgspec.structs.replace(made, outcome=said)
+    output = msgspec.structs.replace(made.outcome, samples=2**50, metrics={"steps": 2.0**50})
+    return msgspec.structs.replace(made, outcome=output)
 
 
 @pytest.mark.parametrize("text", [chain(), fedavg(rounds=1, fleet__devices=4)], ids=["visit", "fedavg"])
-def test_a_lie_about_steps_and_samples_buys_nothing(text) -> None:
+def test_false_step_or_sample_counts_are_refused(text) -> None:
     fleet, failures = run_with(text, {"dev-1": lying})
     assert [line.startswith("dev-1: refused") for line in failures] == [True]
     assert fleet.job("job").samples.get("dev-1", 0) < 100
 
 
-def test_a_chosen_signature_is_not_taken_where_the_model_tells_it() -> None:
+def test_server_signature_overrides_a_false_device_signature() -> None:
     def choosing(work, outcome, blobs):
         if training(work):
             return outcome
-        said = msgspec.structs.replace(outcome.outcome, signature=(1.0,) * 10)
-        return msgspec.structs.replace(outcome, outcome=said)
+        output = msgspec.structs.replace(outcome.outcome, signature=(1.0,) * 10)
+        return msgspec.structs.replace(outcome, outcome=output)
 
     fleet, _ = run_with(chain(), {"dev-2": choosing})
     assert fleet.job("job").signatures == run(chain(), ONE_SITE).state.signatures
 
 
 @pytest.mark.parametrize("mark", [(1.5,) * 10, (-0.1,) * 10], ids=["over 1", "under 0"])
-def test_a_signature_is_made_of_probabilities(mark) -> None:
+def test_signature_must_consist_of_probabilities(mark) -> None:
     def lies(work, outcome, blobs):
         if training(work):
             return outcome
@@ -183,7 +183,7 @@ def test_a_signature_is_made_of_probabilities(mark) -> None:
     assert set(fleet.job("job").signatures) == set(FOUR) - {"dev-2"}
 
 
-def test_the_gate_can_be_opened() -> None:
+def test_gate_can_be_disabled() -> None:
     bad = order_of(chain())[2]
     text = chain(gate__on=False)
     fleet, failures = run_with(text, {bad: spoiled(leap)})
@@ -191,7 +191,7 @@ def test_the_gate_can_be_opened() -> None:
     assert not np.array_equal(fleet.model(), run(text, ONE_SITE).model)
 
 
-def test_the_gate_looks_at_the_loss() -> None:
+def test_gate_checks_the_loss() -> None:
     bad = order_of(chain())[2]
     opposite = spoiled(lambda before, trained: before - 8 * (trained - before))
     _, failures = run_with(chain(gate__loss_factor=2.0), {bad: opposite})
@@ -215,14 +215,14 @@ def test_retry_asks_the_same_device_again() -> None:
     assert np.array_equal(fleet.model(), run(chain(), ONE_SITE).model)
 
 
-def test_retry_gives_up_in_the_end() -> None:
+def test_retry_gives_up_after_the_limit() -> None:
     bad = order_of(chain())[1]
     fleet, failures = run_with(chain(tours__on_lost_visit="retry", tours__retries=2), {bad: failing})
     assert failures == [f"{bad}: declined, memory: no memory left (3 times)"]
     assert fleet.job("job").history[0].visits == 3
 
 
-def test_swap_takes_a_spare() -> None:
+def test_swap_uses_a_spare_device() -> None:
     text = chain(arranger__size=3, tours__on_lost_visit="swap")
     order = order_of(text)
     spare = (set(FOUR) - set(order)).pop()
@@ -232,13 +232,13 @@ def test_swap_takes_a_spare() -> None:
     assert any(device == spare and "/1/" in key for device, key in fleet.ledger.finished)
 
 
-def test_swap_without_a_spare_skips() -> None:
+def test_swap_without_a_spare_skips_the_visit() -> None:
     fleet, failures = run_with(chain(tours__on_lost_visit="swap"), {"dev-1": failing})
     assert len(failures) == 1
     assert fleet.job("job").history[0].visits == 3
 
 
-def test_a_device_that_is_gone_for_good_costs_a_hop() -> None:
+def test_permanently_lost_device_costs_one_hop() -> None:
     fleet = SmallFleet(ONE_SITE)
     fleet.submit(chain())
     fleet.world.run(lambda: fleet.job("job").phase == "train" and bool(fleet.job("job").tours))
@@ -247,7 +247,7 @@ def test_a_device_that_is_gone_for_good_costs_a_hop() -> None:
     assert fleet.job("job").history[0].visits == 3
 
 
-def test_all_devices_fail_and_the_model_stays() -> None:
+def test_model_is_unchanged_when_all_devices_fail() -> None:
     fleet = SmallFleet(ONE_SITE)
     fleet.changes = dict.fromkeys(FOUR, spoiled(nan))
     fleet.submit(chain(rounds=2))
@@ -258,7 +258,7 @@ def test_all_devices_fail_and_the_model_stays() -> None:
     assert np.array_equal(fleet.model(), initial_model())
 
 
-def test_a_device_that_objects_is_passed_by() -> None:
+def test_declining_device_is_skipped() -> None:
     fleet = SmallFleet(ONE_SITE, objections={"dev-1": lambda: ("hot", "81 degrees")})
     fleet.submit(fedavg(rounds=2, fleet__devices=4))
     state = fleet.run("job")
@@ -266,7 +266,7 @@ def test_a_device_that_objects_is_passed_by() -> None:
     assert not any(device == "dev-1" for device, _ in fleet.ledger.begun)
 
 
-def test_a_device_that_cannot_be_estimated_is_left_out_after_two_tries() -> None:
+def test_device_is_excluded_after_two_failed_estimations() -> None:
     fleet = SmallFleet(ONE_SITE, objections={"dev-1": lambda: ("hot", "81 degrees")})
     fleet.submit(chain(rounds=2))
     state = fleet.run("job")
@@ -277,7 +277,7 @@ def test_a_device_that_cannot_be_estimated_is_left_out_after_two_tries() -> None
 
 
 @pytest.mark.parametrize("mark", [(float("nan"),) * 10, (0.5,) * 3, ()], ids=["nan", "short", "empty"])
-def test_a_signature_that_is_none_does_not_stop_the_job(mark) -> None:
+def test_invalid_signature_does_not_stop_the_job(mark) -> None:
     def lying(work, outcome, blobs):
         if training(work):
             return outcome
@@ -308,7 +308,7 @@ def lose_site(text: str, *, one_broker: bool, back_after: float | None = None, k
 SITE: dict[str, Any] = {"rounds": 1, "fleet__devices": 4, "tours__site_lease": 30}
 
 
-def test_wait_waits_for_the_site() -> None:
+def test_wait_policy_waits_for_the_site() -> None:
     text = fedavg(tours__on_lost_site="wait", **SITE)
     fleet = lose_site(text, one_broker=False, back_after=500)
     assert fleet.job("job").status == "done"
@@ -318,7 +318,7 @@ def test_wait_waits_for_the_site() -> None:
     assert for_ever.job("job").status == "running"
 
 
-def test_drop_goes_on_without_the_site() -> None:
+def test_drop_policy_continues_without_the_site() -> None:
     fleet = lose_site(fedavg(tours__on_lost_site="drop", **SITE), one_broker=False)
     report = fleet.job("job").history[0]
     assert fleet.job("job").status == "done"
@@ -330,7 +330,7 @@ def test_drop_goes_on_without_the_site() -> None:
     assert np.array_equal(fleet.model(), alone.model())
 
 
-def test_reassign_gives_the_tours_to_a_site_that_reaches_the_devices() -> None:
+def test_reassign_policy_uses_a_site_that_reaches_the_devices() -> None:
     text = fedavg(tours__on_lost_site="reassign", **SITE)
     fleet = lose_site(text, one_broker=True)
     report = fleet.job("job").history[0]
@@ -339,13 +339,13 @@ def test_reassign_gives_the_tours_to_a_site_that_reaches_the_devices() -> None:
     assert np.array_equal(fleet.model(), run(text, one_broker=True).model)
 
 
-def test_reassign_without_another_way_drops() -> None:
+def test_reassign_without_an_alternative_drops_the_tours() -> None:
     fleet = lose_site(fedavg(tours__on_lost_site="reassign", **SITE), one_broker=False)
     assert fleet.job("job").status == "done"
     assert fleet.job("job").history[0].visits == 2
 
 
-def test_a_lost_site_that_comes_back_does_not_disturb() -> None:
+def test_lost_site_that_returns_causes_no_disturbance() -> None:
     text = fedavg(tours__on_lost_site="reassign", **(SITE | {"rounds": 3}))
     fleet = lose_site(text, one_broker=True, back_after=45)
     assert fleet.job("job").status == "done"
@@ -353,7 +353,7 @@ def test_a_lost_site_that_comes_back_does_not_disturb() -> None:
 
 
 @pytest.mark.parametrize("text", [fedavg(**SITE), visit(**SITE)])
-def test_a_site_whose_store_is_lost_begins_its_tours_again(text) -> None:
+def test_site_with_a_lost_store_restarts_its_tours(text) -> None:
     fleet = lose_site(text, one_broker=False, back_after=1.0, keep_store=False)
     assert fleet.job("job").status == "done"
     assert fleet.job("job").history[0].visits == 4
@@ -361,7 +361,7 @@ def test_a_site_whose_store_is_lost_begins_its_tours_again(text) -> None:
 
 
 @pytest.mark.parametrize("name", ["site-a", "dev-0", "dev-3"])
-def test_a_store_lost_at_any_moment_costs_no_visit(name) -> None:
+def test_store_lost_at_any_time_costs_no_visit(name) -> None:
     text = visit(fleet__devices=4)
     for moment in range(4, events_of(text), 17):
         fleet = SmallFleet(TWO_SITES)
@@ -376,20 +376,20 @@ def test_a_store_lost_at_any_moment_costs_no_visit(name) -> None:
         assert np.array_equal(fleet.model(), undisturbed(text).model), moment
 
 
-def test_a_site_that_dies_while_its_result_is_fetched_is_not_waited_for(monkeypatch) -> None:
+def test_site_lost_while_its_result_is_fetched_is_dropped(monkeypatch) -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(fedavg(tours__on_lost_site="drop", **SITE))
     cloud = machine_of(fleet, CLOUD, Coordinator)
     fleet.world.run(lambda: bool(fleet.job("job").tours))
     tours = {tour.number for tour in fleet.job("job").tours if tour.site == "site-a"}
     monkeypatch.setattr(node_module, "INLINE", 0)
-    fleet.world.run(lambda: bool(tours & cloud._tours._coming.keys()))
+    fleet.world.run(lambda: bool(tours & cloud._tours._fetching.keys()))
     fleet.kill("site-a")
     assert fleet.run("job", 200).status == "done"
     assert fleet.job("job").history[0].tours < 4
 
 
-def test_late_answers_of_an_old_attempt_are_discarded() -> None:
+def test_late_results_of_an_old_attempt_are_discarded() -> None:
     text = chain(rounds=2, tours__on_lost_visit="retry")
     slow = order_of(text)[1]
     fleet = SmallFleet(ONE_SITE)
@@ -410,7 +410,7 @@ def test_late_answers_of_an_old_attempt_are_discarded() -> None:
     assert agent.state.held == {}
 
 
-def test_a_device_reborn_within_its_lease_resumes_the_same_attempt() -> None:
+def test_device_restarted_within_its_lease_resumes_the_attempt() -> None:
     text = chain()
     fleet = SmallFleet(ONE_SITE)
     fleet.submit(text)
@@ -428,7 +428,7 @@ def test_a_device_reborn_within_its_lease_resumes_the_same_attempt() -> None:
     assert np.array_equal(fleet.model(), run(text, ONE_SITE).model)
 
 
-def test_a_device_reborn_after_its_lease_has_lost_its_hop() -> None:
+def test_device_restarted_after_its_lease_loses_its_hop() -> None:
     text = chain()
     fleet = SmallFleet(ONE_SITE)
     fleet.submit(text)

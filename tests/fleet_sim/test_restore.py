@@ -1,4 +1,4 @@
-"""A coordinator restored from a backup while its job runs goes on with it, whenever the backup was made."""
+"""A coordinator restored from a backup while its job runs continues it, whenever the backup was made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BackedUpFleet(SmallFleet):
-    """A fleet whose coordinator is backed up and restored; its store is in memory, and so is the backup."""
+    """A fleet whose coordinator is backed up and restored; store and backup are in memory."""
 
     def __init__(self) -> None:
         super().__init__(TWO_SITES)
@@ -38,7 +38,7 @@ class BackedUpFleet(SmallFleet):
         self.written = Written(self, CLOUD)
 
     def until(self, records: int) -> None:
-        """Let things happen until the coordinator has written so many records since its start, or the job is over."""
+        """Run until the coordinator has written N records since its start, or the job is over."""
         jobs = machine_of(self, CLOUD, Coordinator).state.jobs
         self.world.run(lambda: self.written.count >= records or jobs["job"].status in ENDED, self.world.now + 5000)
 
@@ -46,11 +46,11 @@ class BackedUpFleet(SmallFleet):
         self.kept = copy.deepcopy(store_of(self, CLOUD))
 
     def restore(self) -> None:
-        """The coordinator is lost, and its backup takes its place, numbered anew as by `coordinator.admin.backup`."""
+        """Replace the lost coordinator by its backup, with new numbers, as `coordinator.admin.backup` does."""
         store, machine = copy.deepcopy(there(self.kept)), Coordinator(CLOUD)
         replay(machine, store, 0)
         now = int(time.time())  # read once: the two numbers are one, also at the end of a second
-        machine.mend(now)
+        machine.reserve_newer_attempts(now)
         store.snapshot(machine.snapshot())
         store._boots = now
         self.stores[CLOUD] = store
@@ -58,7 +58,7 @@ class BackedUpFleet(SmallFleet):
 
 
 class FolderFleet(BackedUpFleet):
-    """The same with a store on a disk, and the commands of an operator."""
+    """The same with a store on disk, and the commands of an operator."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,14 +82,14 @@ F = TypeVar("F", bound=BackedUpFleet)
 
 
 def check(fleet: BackedUpFleet, strategy: str) -> None:
-    """The job ended as the undisturbed one did."""
+    """Check that the job ended like the undisturbed one."""
     assert fleet.run("job", 5000).status == "done", fleet.job("job").detail
     assert len(fleet.job("job").history) == 2
     assert np.array_equal(fleet.model(), undisturbed(strategy).model)
 
 
 def restored(fleet: F, strategy: str, made: int, lost: int) -> F:
-    """A backup is made after so many records, and so many more are lost."""
+    """Run a job with a backup after N records, and a restore after M more."""
     fleet.submit(JOBS[strategy])
     fleet.until(made)
     fleet.back_up()
@@ -99,15 +99,15 @@ def restored(fleet: F, strategy: str, made: int, lost: int) -> F:
 
 
 @pytest.mark.parametrize("strategy", JOBS)
-def test_a_job_goes_on_from_a_backup_of_any_moment(strategy: str, tmp_path: Path) -> None:
+def test_job_resumes_from_a_backup_taken_at_any_time(strategy: str, tmp_path: Path) -> None:
     last = records_of(CLOUD, JOBS[strategy])
     for made in range(2, last):
         for lost in {made * 5 % (last - made + 1), (last - made) * (made % 2)}:  # some; all or nothing, in turns
             check(restored(BackedUpFleet(), strategy, made, lost), strategy)
 
 
-def test_a_backup_on_the_disk_may_be_restored_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was asked for after the first time is not taken for what is asked for after the second."""
+def test_backup_on_disk_can_be_restored_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests after the second restore are distinct from those after the first."""
     fleet = restored(FolderFleet(tmp_path), "visit", 9, 3)
     fleet.until(4)
     later = time.time() + 60

@@ -1,4 +1,4 @@
-"""Rollouts over a simulated fleet: good releases reach all, bad ones none, whatever links and nodes do.
+"""Rollouts over a simulated fleet: good releases reach all devices, bad ones none, despite faults.
 
 `CHAOS_SEEDS=5000 pytest tests/fleet_sim/test_rollouts_simulated.py` runs longer.
 """
@@ -32,7 +32,7 @@ def all_at(version: int) -> dict[str, int]:
     return dict.fromkeys(DEVICES, version)
 
 
-def test_the_first_release_reaches_all_devices_stage_by_stage() -> None:
+def test_first_release_reaches_all_devices_stage_by_stage() -> None:
     fleet = ReleaseFleet()
     fleet.world.run(lambda: fleet.machine.sites.count() == len(DEVICES))
     fleet.rollout(1)
@@ -52,7 +52,7 @@ def test_the_first_release_reaches_all_devices_stage_by_stage() -> None:
     fleet.check()
 
 
-def test_a_good_release_takes_the_place_of_the_one_before() -> None:
+def test_good_release_replaces_the_previous_one() -> None:
     fleet = serving()
     fleet.rollout(2)
     fleet.settle()
@@ -61,14 +61,14 @@ def test_a_good_release_takes_the_place_of_the_one_before() -> None:
     fleet.check()
 
 
-def test_goods_that_do_not_ride_along_are_fetched(monkeypatch) -> None:
+def test_release_files_that_are_not_inlined_are_fetched(monkeypatch) -> None:
     monkeypatch.setattr(node_module, "INLINE", 0)
-    test_a_good_release_takes_the_place_of_the_one_before()
+    test_good_release_replaces_the_previous_one()
 
 
 @pytest.mark.parametrize("undo", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_release_goes_no_further_than_its_stage_and_all_return(kind, undo) -> None:
+def test_bad_release_stops_at_its_stage_and_is_rolled_back(kind, undo) -> None:
     fleet = serving()
     fleet.bad[2] = (kind, DEVICES)
     fleet.rollout(2, undo=undo)
@@ -80,14 +80,14 @@ def test_a_bad_release_goes_no_further_than_its_stage_and_all_return(kind, undo)
     assert (fleet.line.status, fleet.line.stage) == ("rolled-back", 1)
     assert currents(fleet) == all_at(1)
     touched = [device for device in DEVICES if 3 in fleet.orders[device]]
-    assert len(touched) == 2  # the device of the first stage, and the one that kept its complaint company
+    assert len(touched) == 2  # the device of the first stage, and the second one that reported a failure
     assert sorted(site for site, there in SITES.items() if set(there) & set(touched)) == sorted(SITES)
     fleet.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_device_that_complains_alone_goes_back_alone(kind, stage) -> None:
+def test_single_complaining_device_is_rolled_back_alone(kind, stage) -> None:
     fleet = serving()
     fleet.rollout(2)
     victim = fleet.line.ranked(DEVICES)[{1: 0, 2: 2, 3: 9}[stage]]
@@ -97,16 +97,16 @@ def test_a_device_that_complains_alone_goes_back_alone(kind, stage) -> None:
     assert list(fleet.line.aside) == [victim]
     assert currents(fleet) == all_at(2) | {victim: 1}
     fleet.check()
-    fleet.rollout(3)  # the next release finds it as well as all others
+    fleet.rollout(3)  # the next release finds it in the same state as all others
     fleet.settle()
     assert currents(fleet) == all_at(3)
     fleet.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_a_quorum_of_one_the_word_of_one_device_is_enough(kind) -> None:
+def test_quorum_of_one_rolls_back_on_a_single_complaint(kind) -> None:
     fleet = serving()
-    fleet.rollout(2, rules=HealthRules(soak=5.0, patience=300.0, quorum=1))
+    fleet.rollout(2, rules=HealthRules(soak=5.0, timeout=300.0, quorum=1))
     victim = fleet.line.ranked(DEVICES)[9]
     fleet.bad[2] = (kind, (victim,))
     fleet.settle()
@@ -117,7 +117,7 @@ def test_with_a_quorum_of_one_the_word_of_one_device_is_enough(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_devices_that_complain_turn_the_fleet_back_unless_they_speak_through_one_site(kind) -> None:
+def test_two_complaints_roll_back_unless_from_one_site(kind) -> None:
     for where, ends in ((("dev-1", "dev-8"), 1), (("dev-1", "dev-2"), 2)):
         fleet = serving()
         fleet.bad[2] = (kind, where)
@@ -128,8 +128,8 @@ def test_two_devices_that_complain_turn_the_fleet_back_unless_they_speak_through
         fleet.check()
 
 
-def test_a_site_that_lies_about_its_devices_does_not_keep_the_release_from_the_others() -> None:
-    """It passes no order on, and says of each device of the fleet that it fails."""
+def test_lying_site_does_not_block_the_release_elsewhere() -> None:
+    """The site forwards no orders, and reports failures of all devices."""
     fleet = serving()
     edge: Any = fleet.nodes["site-b"].node.machine
     edge._shipping.take = lambda _message, _present: [
@@ -145,7 +145,7 @@ def test_a_site_that_lies_about_its_devices_does_not_keep_the_release_from_the_o
     assert "invented" not in fleet.line.reports
 
 
-def test_a_first_release_that_is_bad_is_withdrawn() -> None:
+def test_bad_first_release_is_withdrawn() -> None:
     fleet = ReleaseFleet()
     fleet.world.run(lambda: fleet.machine.sites.count() == len(DEVICES))
     fleet.bad[1] = ("inaccurate", DEVICES)
@@ -156,7 +156,7 @@ def test_a_first_release_that_is_bad_is_withdrawn() -> None:
     fleet.check()
 
 
-def test_after_a_release_was_undone_the_next_one_reaches_all() -> None:
+def test_next_release_after_a_rollback_reaches_all_devices() -> None:
     fleet = serving()
     fleet.bad[2] = ("slow", DEVICES)
     fleet.rollout(2)
@@ -172,7 +172,7 @@ def test_after_a_release_was_undone_the_next_one_reaches_all() -> None:
     fleet.check()
 
 
-def test_a_device_that_sleeps_through_a_rollout_has_the_release_when_it_wakes() -> None:
+def test_device_offline_during_rollout_gets_the_release_later() -> None:
     fleet = serving()
     fleet.kill("dev-3")
     wait(fleet, 5)
@@ -186,7 +186,7 @@ def test_a_device_that_sleeps_through_a_rollout_has_the_release_when_it_wakes() 
     fleet.check()
 
 
-def test_a_device_that_sleeps_through_the_way_back_goes_back_when_it_wakes() -> None:
+def test_device_offline_during_rollback_is_rolled_back_later() -> None:
     fleet = serving()
     fleet.rollout(2)
     fleet.world.run(lambda: fleet.line.status == "done")
@@ -201,7 +201,7 @@ def test_a_device_that_sleeps_through_the_way_back_goes_back_when_it_wakes() -> 
     fleet.check()
 
 
-def test_a_device_whose_disk_was_replaced_is_given_what_the_fleet_serves() -> None:
+def test_device_with_a_new_disk_gets_the_current_release() -> None:
     fleet = serving()
     fleet.kill("dev-3")
     wait(fleet, 5)
@@ -215,7 +215,7 @@ def test_a_device_whose_disk_was_replaced_is_given_what_the_fleet_serves() -> No
 
 @pytest.mark.parametrize("name", ["dev-0", "site-a", "cloud"])
 @pytest.mark.parametrize("kind", ["good", "does not load", "slow"])
-def test_a_node_killed_at_any_moment(kind, name) -> None:
+def test_node_killed_at_any_time_does_not_change_the_outcome(kind, name) -> None:
     ends = {"good": ("done", 2)}.get(kind, ("rolled-back", 1))
     for moment in range(1, 420, 41):
         fleet = serving()
@@ -234,7 +234,7 @@ def test_a_node_killed_at_any_moment(kind, name) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_chaos(seed, monkeypatch) -> None:
+def test_random_failures_keep_rollouts_consistent(seed, monkeypatch) -> None:
     draw = random.Random(seed)
     monkeypatch.setattr(node_module, "INLINE", draw.choice([0, 64 << 10]))
     monkeypatch.setattr(node_module, "RECORDS_PER_SNAPSHOT", draw.choice([1, 5, 512]))
@@ -250,7 +250,7 @@ def test_chaos(seed, monkeypatch) -> None:
 
 
 def disturbed(fleet: ReleaseFleet, draw: random.Random) -> str:
-    """A rollout over bad links, with nodes that die and come back, and people who interfere."""
+    """Run a rollout over bad links, with nodes that die and restart, and with interfering operators."""
     faults = Faults(draw.random() * 0.3, draw.random() * 0.3, 0.01, draw.random() * 3)
     for broker in fleet.brokers.values():
         broker.faults = faults
@@ -259,7 +259,7 @@ def disturbed(fleet: ReleaseFleet, draw: random.Random) -> str:
     kind = draw.choice(["good"] * len(KINDS) + [*KINDS])
     where = draw.choice([DEVICES, tuple(draw.sample(DEVICES, draw.randint(1, 3)))])
     fleet.bad[2] = (kind, where)
-    rules = HealthRules(soak=draw.choice([0.0, 5.0, 40.0]), patience=draw.choice([20.0, 300.0]))
+    rules = HealthRules(soak=draw.choice([0.0, 5.0, 40.0]), timeout=draw.choice([20.0, 300.0]))
     fleet.rollout(2, stages=draw.choice([STAGES, (1.0,)]), rules=rules, undo=draw.random() < 0.8)
     for _ in range(draw.randint(1, 6)):
         after(fleet, draw.randint(1, 150))
@@ -275,7 +275,7 @@ def disturbed(fleet: ReleaseFleet, draw: random.Random) -> str:
 
 
 def recovered(fleet: ReleaseFleet) -> None:
-    """Links are good again, all nodes are there, and somebody attends to what waits for a person."""
+    """Restore links and nodes, and let an operator handle what waits for a decision."""
     for broker in fleet.brokers.values():
         broker.faults = Faults()
     for device in DEVICES:

@@ -1,4 +1,4 @@
-"""Simulations from their settings to their folders: run again, resumed, disturbed, and refused."""
+"""Simulations from their settings to their folders: repeated, resumed, disturbed, and refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
 from fleet_sim.world import checkpoint
 from sojourn.errors import ConfigError, JobError, SojournError
-from sojourn.protocol.mending import read_record
+from sojourn.protocol.limits import decoded
 from tests.there import there
 
 TEXT = """
@@ -46,7 +46,7 @@ def weights(folder) -> list[np.ndarray]:
 
 
 def outcomes(running) -> list[list[dict[str, str]]]:
-    """The tables without times and bytes: nodes that were started again say hello and fetch kits again."""
+    """The tables without times and bytes, because restarted nodes announce themselves and fetch kits again."""
     left_out = {"clock", "seconds", "bytes", "down", "up"}
     tables = (running.results.rows(name) for name in ("rounds.csv", "visits.csv"))
     return [[{key: row[key] for key in row.keys() - left_out} for row in rows] for rows in tables]
@@ -54,7 +54,7 @@ def outcomes(running) -> list[list[dict[str, str]]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A simulation that was run to its end, and a copy of its folder after the first round."""
+    """A simulation run to its end, and a copy of its folder after the first round."""
     folder, half = tmp_path_factory.mktemp("whole") / "a", tmp_path_factory.mktemp("half") / "a"
     running = SimulationRun(read_simulation(TEXT, "a test"), folder)
     save = checkpoint.save
@@ -71,7 +71,7 @@ def finished(tmp_path_factory):
     return running, last, half
 
 
-def test_a_simulation_leaves_its_tables(finished) -> None:
+def test_simulation_writes_its_tables(finished) -> None:
     running, last, _ = finished
     rounds, visits = running.results.rows("rounds.csv"), running.results.rows("visits.csv")
     assert last.view.status == "done"
@@ -85,7 +85,7 @@ def test_a_simulation_leaves_its_tables(finished) -> None:
     assert {row["status"] for row in visits} == {"done"}
 
 
-def test_its_settings_give_it_again(finished) -> None:
+def test_saved_settings_reproduce_the_simulation(finished) -> None:
     running, _, _ = finished
     text = (running.results.path / "config.toml").read_text()
     again = read_simulation(text, "config.toml")
@@ -94,13 +94,13 @@ def test_its_settings_give_it_again(finished) -> None:
     assert (again.fleet, again.split) == (running.simulation.fleet, running.simulation.split)
 
 
-def test_its_settings_are_all_there_are(finished) -> None:
+def test_saved_settings_include_all_defaults(finished) -> None:
     text = (finished[0].results.path / "config.toml").read_text()
-    for said in ('optimiser = "sgd"', "momentum = 0.0", "a = ", "seed = 0", 'board = "raspberry-pi-4"', "dropout = "):
-        assert said in text, said
+    for output in ('optimiser = "sgd"', "momentum = 0.0", "a = ", "seed = 0", 'board = "raspberry-pi-4"', "dropout = "):
+        assert output in text, output
 
 
-def test_an_interrupted_simulation_goes_on_to_the_same_model(finished, tmp_path) -> None:
+def test_interrupted_simulation_resumes_to_the_same_model(finished, tmp_path) -> None:
     running, last, half = finished
     resumed = SimulationRun(running.simulation, shutil.copytree(half, tmp_path / "half"), resume=True)
     courses = list(resumed.courses())
@@ -112,11 +112,11 @@ def test_an_interrupted_simulation_goes_on_to_the_same_model(finished, tmp_path)
     assert [row["round"] for row in resumed.results.rows("rounds.csv")] == ["1", "2", "3"]
 
 
-def test_what_was_written_after_the_last_checkpoint_is_not_there_twice(finished, tmp_path) -> None:
+def test_rows_after_the_last_checkpoint_are_not_duplicated(finished, tmp_path) -> None:
     running, _, half = finished
     folder = tmp_path / "killed"
     shutil.copytree(half, folder)
-    shutil.copy(running.results.path / "visits.csv", folder)  # of all three rounds; the checkpoint knows one
+    shutil.copy(running.results.path / "visits.csv", folder)  # of all three rounds; the checkpoint contains one
     shutil.copy(running.results.path / "rounds.csv", folder)
     resumed = SimulationRun(running.simulation, folder, resume=True)
     for _ in resumed.courses():
@@ -126,12 +126,12 @@ def test_what_was_written_after_the_last_checkpoint_is_not_there_twice(finished,
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_one_that_was_killed_between_the_end_of_a_round_and_the_test_of_its_model(written, finished, tmp_path) -> None:
+def test_simulation_killed_before_evaluation_resumes(written, finished, tmp_path) -> None:
     running, _, half = finished
     folder = tmp_path / "killed"
     shutil.copytree(half, folder)
     (cloud,) = (store for name, store in checkpoint.load(folder).stores.items() if name == "cloud")
-    assert read_record(there(cloud.load()[0]), CoordinatorState).jobs["simulation"].unmeasured
+    assert decoded(there(cloud.load()[0]), CoordinatorState).jobs["simulation"].evaluation_pending
     head, first, *_ = (running.results.path / "rounds.csv").read_text().splitlines(keepends=True)
     (folder / "rounds.csv").write_text(head + first * written, newline="")
     resumed = SimulationRun(running.simulation, folder, resume=True)
@@ -143,23 +143,23 @@ def test_one_that_was_killed_between_the_end_of_a_round_and_the_test_of_its_mode
     assert held[0] == held[1]
 
 
-def test_a_folder_that_is_not_empty_is_not_written_over(finished) -> None:
+def test_non_empty_folder_is_not_overwritten(finished) -> None:
     running, _, _ = finished
     with pytest.raises(ConfigError, match=r"is not empty.*--resume"):
         SimulationRun(running.simulation, running.results.path)
 
 
-def test_one_on_a_terminal_with_forty_per_cent_dropout(tmp_path, capsys) -> None:
+def test_terminal_run_with_forty_percent_dropout(tmp_path, capsys) -> None:
     file = tmp_path / "job.toml"
     file.write_text(TEXT)
     console = Console(highlight=False, width=100)
-    told = {"availability.dropout": 0.4, "strategy": "fedavg", "rounds": 2}
-    one(file, told, tmp_path / "out", None, console)
-    said = capsys.readouterr().out
-    assert "serial" in said
-    assert said.count("dropped out") == 1  # one sentence
+    reported = {"availability.dropout": 0.4, "strategy": "fedavg", "rounds": 2}
+    one(file, reported, tmp_path / "out", None, console)
+    output = capsys.readouterr().out
+    assert "serial" in output
+    assert output.count("dropped out") == 1  # one sentence
     lost = [row for row in ResultFolder(tmp_path / "out", resume=True).rows("visits.csv") if row["status"] != "done"]
-    assert f"{len(lost)} of " in said
+    assert f"{len(lost)} of " in output
     log = (tmp_path / "out" / "log.txt").read_text()
     assert all(row["device"] in log for row in lost)
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {
@@ -175,7 +175,7 @@ def test_one_on_a_terminal_with_forty_per_cent_dropout(tmp_path, capsys) -> None
     assert "accuracy.png" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_devices_that_come_and_go_are_waited_for(tmp_path) -> None:
+def test_intermittent_devices_are_waited_for(tmp_path) -> None:
     away = {"availability.duty_cycle.on": 0.5, "availability.duty_cycle.of": 1.0, "fleet.devices": 1}
     simulation = read_simulation(TEXT, "a test", {**away, "rounds": 2, "strategy": "fedavg"})
     assert read_simulation(simulation.text, "again").availability == simulation.availability
@@ -195,24 +195,24 @@ def test_devices_that_come_and_go_are_waited_for(tmp_path) -> None:
         ({"simulation.board": "raspberry-pi-6"}, "did you mean 'raspberry-pi-"),
         ({"split.alpha": -1.0}, "alpha"),
         ({"strategy": "fedavgg"}, "did you mean 'fedavg'"),
-        ({"fleet.devices": 60}, "6 are simulated"),
-        ({"data.test": "x.npz"}, "leave data.test out"),
+        ({"fleet.devices": 60}, "but 6 are simulated"),
+        ({"data.test": "x.npz"}, "omit data.test"),
         ({"simulation.data": "nowhere/set.npz"}, "nowhere/set.npz"),
-        ({"simulation.trainer": "torch", "simulation.device": "cuda"}, "'cuda' is not there"),
-        ({"simulation.device": "cuda"}, "'cuda' is not there"),
-        ({"simulation.engine": "batched"}, "say trainer = 'torch'"),
+        ({"simulation.trainer": "torch", "simulation.device": "cuda"}, "'cuda' is not available"),
+        ({"simulation.device": "cuda"}, "'cuda' is not available"),
+        ({"simulation.engine": "batched"}, "set trainer = 'torch'"),
         ({"availability.dropout": 1.4}, "dropout"),
         ({"simulation.link": "carrier-pigeon"}, "carrier-pigeon"),
     ],
     ids=str,
 )
-def test_what_cannot_be_simulated_is_said(change, words, tmp_path) -> None:
+def test_unsupported_simulation_is_refused_with_a_reason(change, words, tmp_path) -> None:
     with pytest.raises(SojournError, match=words):
         SimulationRun(read_simulation(TEXT, "a test", change), tmp_path / "out")
     assert not (tmp_path / "out").exists() or "cuda" in words or "torch" in words
 
 
-def test_the_package_has_it_for_notebooks() -> None:
+def test_package_exports_the_notebook_functions() -> None:
     assert callable(fleet_sim.simulate)
     assert fleet_sim.read_simulation is read_simulation
     assert {"Simulated", "Simulation", "read_simulation", "simulate"} <= set(dir(fleet_sim))
@@ -220,7 +220,7 @@ def test_the_package_has_it_for_notebooks() -> None:
         _ = fleet_sim.nothing
 
 
-def test_a_path_a_text_and_a_dict_are_the_same_simulation(tmp_path) -> None:
+def test_path_text_and_dict_give_the_same_simulation(tmp_path) -> None:
     file = tmp_path / "job.toml"
     text = TEXT.replace("rounds = 3", "rounds = 1").replace("feddyn", "fedavg")
     file.write_text(text)
@@ -236,24 +236,24 @@ def test_a_path_a_text_and_a_dict_are_the_same_simulation(tmp_path) -> None:
     [
         ("nowhere/job.toml", "there is no file nowhere/job.toml"),
         ("job", "there is no file job"),
-        ({"rounds": object()}, "a job file cannot hold"),
+        ({"rounds": object()}, "a job file cannot contain"),
         ({"rounds": 1, "simulation": {"data": Path("gone.npz")}}, "gone.npz"),
         ({"roundz": 1}, "the dict: unknown key 'roundz'; did you mean 'rounds'"),
-        ("data = 'pets.npz'", "no table"),
+        ("data = 'pets.npz'", "not a table"),
     ],
     ids=["path", "name", "object", "data", "key", "table"],
 )
-def test_what_a_notebook_cannot_simulate_is_said(settings, words, tmp_path) -> None:
+def test_invalid_notebook_settings_are_refused(settings, words, tmp_path) -> None:
     with pytest.raises(SojournError, match=words):
         fleet_sim.simulate(settings, tmp_path / "out")
 
 
-def test_a_setting_inside_what_is_no_table_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"rounds.most cannot be set, since rounds is 3 and no table"):
+def test_setting_inside_a_non_table_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"rounds.most cannot be set, because rounds is 3, not a table"):
         read_simulation("rounds = 3", "a test", {"rounds.most": 4})
 
 
-def test_a_simulation_that_is_over_goes_on_to_more_rounds(finished, tmp_path, capsys) -> None:
+def test_finished_simulation_can_be_extended_by_rounds(finished, tmp_path, capsys) -> None:
     last = finished[1]
     file = tmp_path / "job.toml"
     file.write_text(TEXT)
@@ -265,43 +265,38 @@ def test_a_simulation_that_is_over_goes_on_to_more_rounds(finished, tmp_path, ca
     assert [float(row["accuracy"]) for row in rows] == [report.accuracy for report in last.history]
     assert read_simulation((tmp_path / "out" / "config.toml").read_text(), "config").read().all_rounds == 3
     one(None, {}, None, tmp_path / "out", console)  # and stays so
-    with pytest.raises(ConfigError, match="has done 3 rounds of 3: say with --rounds"):
+    with pytest.raises(ConfigError, match="has completed 3 of 3 rounds: set the total with --rounds"):
         one(None, {"rounds": 2}, None, tmp_path / "out", console)
 
 
-def test_what_going_on_would_ignore_is_refused(finished, tmp_path) -> None:
+def test_resume_refuses_changed_settings(finished, tmp_path) -> None:
     folder, console = finished[2], Console()
     for changes, words in (
-        ({"seed": 7}, "--seed cannot change on the way \\(it was 0\\)"),
-        ({"simulation.devices": 9}, "--devices cannot change on the way \\(it was 6\\)"),
-        ({"split.by": "iid"}, "--split cannot change on the way \\(it was 'dirichlet'\\)"),
-        ({"training.lr": 0.5}, "--lr cannot change on the way"),
-        ({"data.mean": [1.0]}, "--set data.mean cannot change on the way \\(it was not set\\)"),
+        ({"seed": 7}, "--seed cannot change on resuming \\(it was 0\\)"),
+        ({"simulation.devices": 9}, "--devices cannot change on resuming \\(it was 6\\)"),
+        ({"split.by": "iid"}, "--split cannot change on resuming \\(it was 'dirichlet'\\)"),
+        ({"training.lr": 0.5}, "--lr cannot change on resuming"),
+        ({"data.mean": [1.0]}, "--set data.mean cannot change on resuming \\(it was not set\\)"),
     ):
-        with pytest.raises(ConfigError, match=f"{words}.*leave that out, or begin anew"):
+        with pytest.raises(ConfigError, match=f"{words}.*omit it, or start a new simulation"):
             one(None, changes, None, folder, console)
-    with pytest.raises(ConfigError, match="not with the file job"):
+    with pytest.raises(ConfigError, match="not the file job"):
         one(Path("job.toml"), {}, None, folder, console)
-    with pytest.raises(ConfigError, match="not with --output elsewhere"):
+    with pytest.raises(ConfigError, match="not --output elsewhere"):
         one(None, {}, Path("elsewhere"), folder, console)
 
 
-def test_a_simulation_knows_no_earlier_job() -> None:
-    with pytest.raises(ConfigError, match=r"knows no earlier job to start from: leave model\.start out"):
+def test_simulation_cannot_start_from_an_earlier_job() -> None:
+    with pytest.raises(ConfigError, match=r"has no earlier job to start from: omit model\.start"):
         read_simulation(TEXT, "a test", {"model.start": "job:before"})
 
 
-def test_a_file_from_before_names_its_board_as_a_profile() -> None:
-    old = read_simulation('[simulation]\nprofile = "raspberry-pi-5"\n', "a file")
-    assert old.fleet.board == "raspberry-pi-5"
-    assert 'board = "raspberry-pi-5"' in old.text
-    with pytest.raises(ConfigError, match="profile"):
-        read_simulation('[simulation]\nprofile = "raspberry-pi-5"\nboard = "raspberry-pi-4"\n', "a file")
+def test_a_board_is_no_file() -> None:
     with pytest.raises(ConfigError, match="--board raspberry-pi-5"):
         read_simulation_file(Path("raspberry-pi-5"))
 
 
-def test_a_job_that_nobody_can_do_ends_with_the_reason(tmp_path) -> None:
+def test_job_without_enough_devices_fails_with_the_reason(tmp_path) -> None:
     settings = read_simulation(
         "", "test", {"strategy": "clusamp", "simulation.devices": 3, "simulation.engine": "serial"}
     )
@@ -319,40 +314,42 @@ DROPPING = {
     "strategy": "fedavg", "seed": 3, "rounds": 6, "threads": 1, "model.options.hidden": [16], "training.epochs": 1,
     "simulation.devices": 2, "simulation.engine": "serial", "availability.dropout": 0.8,
 }  # fmt: skip
-"""After one round, no visit of three attempts at the next one ends well."""
+"""After one round, no visit of three attempts at the next one succeeds."""
 DROPPED = "job simulation failed after 1 of 6 rounds: 3 attempts at round 2 had no result; in the last one, no device"
 
 
-def test_a_job_of_which_every_visit_fails_is_an_error(tmp_path) -> None:
+def test_job_whose_every_visit_fails_is_an_error(tmp_path) -> None:
     settings = read_simulation("", "test", DROPPING | {"availability.dropout": 1.0})
-    with pytest.raises(JobError, match=r"^job simulation failed: 3 attempts at round 1 had no result; .*Not one round"):
+    with pytest.raises(
+        JobError, match=r"^job simulation failed: 3 attempts at round 1 had no result; .*No round was finished"
+    ):
         fleet_sim.simulate(settings, tmp_path / "out")
     assert "dropped out" in (tmp_path / "out" / "failed.txt").read_text()
     assert not (tmp_path / "out" / "model.onnx").exists()
 
 
-def test_a_job_that_fails_after_some_rounds_leaves_them_and_is_an_error(tmp_path, capsys) -> None:
+def test_job_failing_after_some_rounds_keeps_their_results(tmp_path, capsys) -> None:
     with pytest.raises(JobError, match=f"^{DROPPED}"):
         one(None, DROPPING, tmp_path / "out", None, Console(width=200))
     assert f"Failed: {DROPPED.partition(': ')[2]}" in capsys.readouterr().out
     results = ResultFolder(tmp_path / "out", resume=True)
     assert results.failure.startswith(DROPPED)
     assert len(results.rows("rounds.csv")) == 1
-    assert f"<p class='bad'>{DROPPED}" in (tmp_path / "out" / "report.html").read_text()
+    assert f'<p class="bad">{DROPPED}' in (tmp_path / "out" / "report.html").read_text()
     ended = [row["tour"].split("/")[1] for row in results.rows("visits.csv")]
     assert ended.count("2") == 6
 
 
-def test_a_plan_that_fails_is_an_error(tmp_path) -> None:
-    with pytest.raises(JobError, match="no round came to its end: 3 attempts at round 1 had no result"):
+def test_failing_plan_is_an_error(tmp_path) -> None:
+    with pytest.raises(JobError, match="no round finished: 3 attempts at round 1 had no result"):
         plan(None, DROPPING | {"availability.dropout": 1.0}, tmp_path / "out", Console())
 
 
-def test_a_job_without_a_timeout_that_nobody_can_do_does_not_hang(tmp_path) -> None:
+def test_impossible_job_without_timeout_does_not_hang(tmp_path) -> None:
     wanted = {"strategy": "clusamp", "fleet.timeout": 0, "simulation.devices": 3, "simulation.engine": "serial"}
     running = SimulationRun(read_simulation("", "test", wanted), tmp_path / "results", train=False)
     try:
-        with pytest.raises(JobError, match="nothing more happens: waiting, clusamp needs at least 10 devices"):
+        with pytest.raises(JobError, match="no more events: waiting, clusamp needs at least 10 devices"):
             list(running.courses())
     finally:
         running.close()
@@ -360,7 +357,7 @@ def test_a_job_without_a_timeout_that_nobody_can_do_does_not_hang(tmp_path) -> N
 
 GROWING = """
 import msgspec
-from edge_agent.objectives import Left, Plain
+from edge_agent.training.objectives import VisitOutput, Plain
 
 
 class GrowingProx(msgspec.Struct):
@@ -380,14 +377,14 @@ class Pulling(Plain):
         return loss, gradient + self.mu * (w - self.w_in)
 
     def end(self, w_out, steps, lr):
-        return Left(memory={"visits": self.visits + 1})
+        return VisitOutput(memory={"visits": self.visits + 1})
 """
 CUSTOM = TEXT.replace("feddyn", "fedavg")
 
 
 @pytest.fixture
 def working_folder(tmp_path, monkeypatch):
-    """A folder in which a command runs, with the module of a custom objective; nothing of it stays imported."""
+    """A working folder with the module of a custom objective; the module is removed from the imports afterwards."""
     (tmp_path / "growing.py").write_text(GROWING)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
@@ -404,7 +401,7 @@ def with_objective(engine: str, **settings: float):
     return read_simulation(CUSTOM, "a test", changes | {f"objective.{key}": value for key, value in settings.items()})
 
 
-def test_a_custom_objective_from_the_working_folder_is_simulated(working_folder) -> None:
+def test_custom_objective_in_the_working_folder_is_simulated(working_folder) -> None:
     plain = fleet_sim.simulate(read_simulation(CUSTOM, "a test"), working_folder / "plain")
     ends = {
         name: fleet_sim.simulate(simulation, working_folder / name)
@@ -434,18 +431,18 @@ def test_compare_runs_a_custom_objective(working_folder) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"objective.name": "not_here:Prox"}, "there is no not_here.py in .*: put it into one of them"),
-        ({"objective.name": "growing:Pulling"}, "growing:Pulling has no begin"),
+        ({"objective.name": "not_here:Prox"}, "there is no not_here.py in .*: copy it into one of these folders"),
+        ({"objective.name": "growing:Pulling"}, "growing:Pulling lacks the methods begin"),
         ({"objective.name": "growing:GrowingProx", "objective.mu": "x"}, "Expected `float`, got `str`"),
     ],
 )
-def test_a_custom_objective_that_cannot_be_used_is_refused(working_folder, changes, why) -> None:
+def test_unusable_custom_objective_is_refused(working_folder, changes, why) -> None:
     with pytest.raises(ConfigError, match=why):
         SimulationRun(read_simulation(CUSTOM, "a test", changes), working_folder / "refused")
 
 
 STRICT = "[gate]\nagainst_factor = 1.0001\nmost_evidence = -3.0\nleast_cosine = 1.0\n"
-"""A gate that refuses whatever makes the loss rise."""
+"""A gate that refuses every model with a higher loss."""
 SKEWED = TEXT.replace('feddyn"', 'fedcat"\narranger = { sets = 6 }').replace("alpha = 0.5", "alpha = 0.1")
 
 
@@ -458,7 +455,7 @@ def simulated(text: str, folder: Path) -> SimulationRun:
     return running
 
 
-def test_what_the_coordinator_refuses_is_in_every_table(tmp_path) -> None:
+def test_coordinator_refusals_are_in_every_table(tmp_path) -> None:
     running = simulated(SKEWED + STRICT, tmp_path / "a")
     visits, rounds = running.results.rows("visits.csv"), running.results.rows("rounds.csv")
     refused = [row for row in visits if row["status"] == "refused"]
@@ -476,7 +473,7 @@ def test_what_the_coordinator_refuses_is_in_every_table(tmp_path) -> None:
     assert "refused when its model came from site site-1, by the coordinator, because" in log
 
 
-def test_a_simulation_reports_and_refuses_nothing_unless_the_job_sets_the_gate(tmp_path) -> None:
+def test_reporting_gate_refuses_nothing_and_keeps_the_model(tmp_path) -> None:
     report = STRICT + "report = true\n"
     runs = [simulated(SKEWED + gate, tmp_path / str(at)) for at, gate in enumerate((report, "[gate]\non = false\n"))]
     for ours, theirs in zip(*(weights(running.results.path) for running in runs), strict=True):
@@ -501,13 +498,13 @@ def test_a_simulation_reports_and_refuses_nothing_unless_the_job_sets_the_gate(t
         ("gate = { loss_factor = 3.0 }\n", (True, False)),
     ],
 )
-def test_the_gate_of_a_simulation_only_reports_by_default(gate, mode) -> None:
+def test_simulation_gate_only_reports_by_default(gate, mode) -> None:
     job = read_simulation(gate + TEXT, "a test").read()
     assert (job.gate.on, job.gate.report) == mode
     again = read_simulation(read_simulation(gate + TEXT, "a test").text, "its own text").read()
     assert again.gate == job.gate
 
 
-def test_an_unknown_mode_of_the_gate_is_an_error_that_names_all() -> None:
+def test_unknown_gate_mode_is_an_error_listing_all_modes() -> None:
     with pytest.raises(ConfigError, match="gate = 'reprot' is not a mode of the gate: write 'enforce', 'report'"):
         read_simulation('gate = "reprot"\n' + TEXT, "a test")

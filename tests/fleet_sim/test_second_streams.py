@@ -1,4 +1,4 @@
-"""FedMMD, MOON and FedFusion: whole jobs against the pseudo-code written out, their limits, and every knob."""
+"""FedMMD, MOON and FedFusion: whole jobs against the written-out pseudo-code, their limits, and every setting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from sojourn.model import vectors
 from sojourn.parts import Fusion, FusionMean, Mmd, Moon
-from sojourn.protocol.abilities import ABILITIES, MODEL_TWO_STREAM, able, leads
+from sojourn.protocol.task import ABILITIES, MODEL_TWO_STREAM, able, leads
 from sojourn.protocol.wire import Offer
 from sojourn.randomness import batches, derive
 from tests.fleet_sim.machines import machine_of
@@ -111,7 +111,7 @@ def agrees(ended: Run, expected: np.ndarray, first: np.ndarray) -> None:
     np.testing.assert_allclose(ended.model, expected, rtol=0, atol=3e-5 * max(1.0, moved))
 
 
-def test_fedmmd_written_out() -> None:
+def test_fedmmd_matches_its_pseudo_code() -> None:
     ended, spec, w = done("fedmmd", objective__weight=0.3), kit_of_jobs(MMD).model, initial_model(MMD)
 
     def logits(tensors: Tensors, x: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def test_fedmmd_written_out() -> None:
     assert np.abs(ended.model - done("fedavg").model).max() > 1e-3
 
 
-def test_moon_written_out() -> None:
+def test_moon_matches_its_pseudo_code() -> None:
     ended, spec, w = done("moon", 3, objective__tau=0.7), kit_of_jobs(MOON).model, initial_model(MOON)
 
     def p(tensors: Tensors, x: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def test_moon_written_out() -> None:
     agrees(ended, w, first)
 
 
-def test_fedfusion_written_out() -> None:
+def test_fedfusion_matches_its_pseudo_code() -> None:
     ended, spec, w = done("fedfusion", 3), kit_of_jobs(FUSION).model, initial_model(FUSION)
     first, gamma = w, gamma_in(FUSION)
     for number, plan in enumerate(ended.fleet.ledger.plans, 1):
@@ -182,13 +182,13 @@ def test_fedfusion_written_out() -> None:
 # --- limits
 
 
-def test_a_weight_of_0_is_fedavg_bit_for_bit() -> None:
+def test_weight_zero_equals_fedavg_bit_for_bit() -> None:
     assert np.array_equal(done("fedmmd", objective__weight=0).model, done("fedavg").model)
     assert not np.array_equal(done("fedmmd", objective__weight=1e-3).model, done("fedavg").model)
 
 
 @pytest.mark.parametrize("how", [{}, {"objective__distance": "l2"}])
-def test_one_local_step_of_fedmmd_is_fedavg_and_two_are_not(how: dict[str, Any]) -> None:
+def test_fedmmd_equals_fedavg_for_one_local_step_only(how: dict[str, Any]) -> None:
     weight = {"objective__weight": 50.0, **how}
     plain = done("fedavg", 1, **ONE_STEP).model
     np.testing.assert_allclose(done("fedmmd", 1, **ONE_STEP, **weight).model, plain, rtol=0, atol=1e-6)
@@ -196,12 +196,12 @@ def test_one_local_step_of_fedmmd_is_fedavg_and_two_are_not(how: dict[str, Any])
     assert np.abs(done("fedmmd", 1, **twice, **weight).model - done("fedavg", 1, **twice).model).max() > 1e-4
 
 
-def test_a_first_visit_of_moon_has_nothing_to_go_away_from() -> None:
+def test_first_moon_visit_has_no_contrastive_term() -> None:
     assert np.array_equal(done("moon", 1).model, done("moon", 1, objective__mu=0).model)
     assert not np.array_equal(done("moon", 2).model, done("moon", 2, objective__mu=0).model)
 
 
-def test_the_first_local_step_of_fedfusion_is_fedavgs_and_gamma_stays() -> None:
+def test_first_fedfusion_step_equals_fedavg_and_keeps_gamma() -> None:
     plain = done("fedavg", 1, **ONE_STEP, aggregator__name="uniform-mean").model
     fused, gamma = done("fedfusion", 1, **ONE_STEP).model, gamma_in(FUSION)
     assert not fused[gamma].any()
@@ -209,7 +209,7 @@ def test_the_first_local_step_of_fedfusion_is_fedavgs_and_gamma_stays() -> None:
     np.testing.assert_allclose(rest, plain, rtol=0, atol=1e-6)
 
 
-def test_smoothing_tells_from_the_second_round_on() -> None:
+def test_gamma_smoothing_affects_weights_from_round_two() -> None:
     gamma = gamma_in(FUSION)
     once, plain = done("fedfusion", 1).model, done("fedfusion", 1, aggregator__smoothing=0).model
     np.testing.assert_allclose(once[gamma], 0.1 * plain[gamma], atol=1e-7)
@@ -218,7 +218,7 @@ def test_smoothing_tells_from_the_second_round_on() -> None:
     assert not np.array_equal(without(twice, gamma), without(plain, gamma))
 
 
-def test_a_fused_model_is_tested_with_the_trunk_that_its_devices_began_with() -> None:
+def test_fused_model_is_tested_with_its_starting_trunk() -> None:
     how = {"aggregator__smoothing": 0, "training__lr": 0.5}
     fused, same = done("fedfusion", 2, **how), done("fedfusion", 2, **how, objective__evaluate="same")
     assert np.array_equal(fused.model, same.model)
@@ -235,11 +235,11 @@ KNOBS = [
 
 
 @pytest.mark.parametrize(("strategy", "changes"), KNOBS, ids=str)
-def test_every_knob_changes_the_model(strategy: str, changes: dict[str, Any]) -> None:
+def test_every_parameter_changes_the_model(strategy: str, changes: dict[str, Any]) -> None:
     assert not np.array_equal(done(strategy, **changes).model, done(strategy).model)
 
 
-def test_in_a_tour_the_anchor_is_the_predecessors_model_unless_it_is_the_rounds() -> None:
+def test_tour_anchor_is_the_predecessor_model_or_round_model() -> None:
     tour = {"estimator__epochs": 1, "arranger__sets": 1, "arranger__size": 3, "schedule__fraction": 1.0}
     how = {**tour, "objective__name": "mmd", "objective__weight": 1.0}
     received, of_round = done("fedseq", 1, **how), done("fedseq", 1, **how, objective__anchor="round")
@@ -251,7 +251,7 @@ def test_in_a_tour_the_anchor_is_the_predecessors_model_unless_it_is_the_rounds(
 # --- devices
 
 
-def test_a_device_keeps_its_model_only_when_it_counted() -> None:
+def test_device_keeps_its_model_only_from_counted_visits() -> None:
     fleet: list[SmallFleet] = []
 
     def hot() -> tuple[str, str] | None:
@@ -276,7 +276,7 @@ def own_after_one_round(device: str) -> np.ndarray:
     return vectors.load(fleet.stores[device].blobs, memory.vectors["own"], kit_of_jobs(MOON).model)
 
 
-def test_who_does_not_know_second_streams_is_left_out() -> None:
+def test_device_without_second_stream_support_is_skipped() -> None:
     def offer(objectives: tuple[str, ...], abilities: tuple[str, ...]) -> Offer:
         return Offer("1", "m", "r", 1, 0, objectives, "npz", (), abilities=abilities)
 
@@ -287,7 +287,7 @@ def test_who_does_not_know_second_streams_is_left_out() -> None:
     assert not leads(before, (MODEL_TWO_STREAM,))
 
 
-def test_settings_that_are_numbers_of_the_graph_are_not_compiled_anew() -> None:
+def test_runtime_settings_do_not_require_compiling_again() -> None:
     assert Mmd(weight=3.0).compiled == Mmd(weight=0.5).compiled != Mmd(floor=0.1).compiled
     assert Moon(mu=1.0, tau=0.1).compiled == Moon().compiled != Moon(projection=0).compiled
     assert msgspec.to_builtins(FusionMean())["smoothing"] == 0.9

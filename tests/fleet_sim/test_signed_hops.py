@@ -1,4 +1,4 @@
-"""Signed hops in whole jobs: honest fleets lose nothing by them, and what a hostile edge server says is refused."""
+"""Signed hops in whole jobs: honest fleets lose nothing, and false reports of a hostile edge server are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from hierarchy.edge import gate, signatures, tours, visits
+from hierarchy.edge import gate, tours, visits
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Visit
 from tests.fleet_sim.signed_fleet import SignedFleet
@@ -18,7 +18,7 @@ from tests.fleet_sim.small_fleet import fedavg, initial_model, job, run, visit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.state import JobState
+    from coordinator.job_state import JobState
     from sojourn.protocol.wire import VisitReport
 
     Tamper = Callable[[list[VisitReport]], list[VisitReport]]
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SITES = {"site-a": ("dev-0", "dev-1", "dev-2", "dev-3")}
 ALL: dict[str, Any] = {"fleet__devices": 4}
 CHAINS = visit(rounds=1, **ALL)
-"""Two tours of two devices, one after another; with an estimation before."""
+"""Two tours of two devices, one after another, after an estimation."""
 
 
 def done(text: str, **how: Any) -> tuple[SignedFleet, JobState]:
@@ -36,13 +36,13 @@ def done(text: str, **how: Any) -> tuple[SignedFleet, JobState]:
 
 
 def failures(state: JobState) -> str:
-    """Those of rounds that count, and of the last attempts at one that does not."""
-    return " | ".join([*(line for report in state.history for line in report.failures), *(state.unestimated or ())])
+    """Return failures of finished rounds, and of the last attempts at an unfinished one."""
+    return " | ".join([*(line for report in state.history for line in report.failures), *state.unestimated])
 
 
 @pytest.fixture
 def hostile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tamper], None]:
-    """Have edge servers report what a test makes of the truth, on training tours; they believe every device."""
+    """Make edge servers alter their reports of training tours; they trust every device."""
 
     def set_up(tamper: Tamper) -> None:
         truth, kinds = tours.TourLeader._end, list[str]()
@@ -51,11 +51,11 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tamper], None]:
             kinds.append(self._site.state.tours[key].order.task.kind)
             return truth(self, key, *rest)
 
-        def told(reports: list[VisitReport]) -> bytes:
+        def reported(reports: list[VisitReport]) -> bytes:
             return pack_blob(tamper(list(reports)) if kinds[-1] == "train" else reports)
 
         monkeypatch.setattr(tours.TourLeader, "_end", end)
-        monkeypatch.setattr(tours, "pack_blob", told)
+        monkeypatch.setattr(tours, "pack_blob", reported)
         monkeypatch.setattr(visits, "unsigned", lambda *_: None)
 
     return set_up
@@ -73,7 +73,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tamper], None]:
     ],
     ids=["alone", "chains", "compressed", "counts", "strict", "merged"],
 )
-def test_an_honest_fleet_learns_the_same_bits_with_signatures(text: str) -> None:
+def test_signatures_do_not_change_the_bits_of_an_honest_fleet(text: str) -> None:
     plain = run(text, SITES)
     fleet, state = done(text)
     assert state.status == plain.state.status == "done"
@@ -83,7 +83,7 @@ def test_an_honest_fleet_learns_the_same_bits_with_signatures(text: str) -> None
 
 
 def signed(report: VisitReport, **changes: Any) -> VisitReport:
-    """The report with something else in what its device is said to have signed."""
+    """Return the report with other signed contents."""
     return msgspec.structs.replace(report, signed=msgspec.structs.replace(report.signed, **changes))  # type: ignore[type-var]
 
 
@@ -94,7 +94,7 @@ def renamed(reports: list[VisitReport]) -> list[VisitReport]:
 
 TAMPERS: dict[str, tuple[Tamper, str]] = {
     "unsigned": (
-        lambda reports: [msgspec.structs.replace(each, signed=msgspec.UNSET) for each in reports],
+        lambda reports: [msgspec.structs.replace(each, signed=None) for each in reports],
         "is not signed",
     ),
     "samples": (
@@ -103,21 +103,19 @@ TAMPERS: dict[str, tuple[Tamper, str]] = {
     ),
     "more samples signed": (
         lambda reports: [signed(each, samples=each.samples + 1) for each in reports],
-        "has not signed what is said of its visit",
+        "did not sign this report of its visit",
     ),
-    "steps": (lambda reports: [signed(each, steps=7_777) for each in reports], "has not signed"),
-    "returned": (lambda reports: [signed(each, returned={"model": b"x" * 32}) for each in reports], "has not signed"),
-    "given": (lambda reports: [signed(each, given={"model": b"x" * 32}) for each in reports], "has not signed"),
-    "signature": (lambda reports: [signed(each, signature=b"x" * 64) for each in reports], "has not signed"),
-    "attempt": (lambda reports: [signed(each, attempt=(9, 1)) for each in reports], "of another attempt"),
-    "kept": (lambda reports: [signed(each, kept=b"x" * 32) for each in reports], "was changed after it came back"),
+    "steps": (lambda reports: [signed(each, steps=7_777) for each in reports], "did not sign"),
+    "returned": (lambda reports: [signed(each, returned={"model": b"x" * 32}) for each in reports], "did not sign"),
+    "given": (lambda reports: [signed(each, given={"model": b"x" * 32}) for each in reports], "did not sign"),
+    "signature": (lambda reports: [signed(each, signature=b"x" * 64) for each in reports], "did not sign"),
+    "attempt": (lambda reports: [signed(each, attempt=(9, 1)) for each in reports], "for another attempt"),
+    "kept": (lambda reports: [signed(each, kept=b"x" * 32) for each in reports], "was changed after its visit"),
 }
 
 
 @pytest.mark.parametrize("what", TAMPERS)
-def test_what_devices_have_not_signed_is_refused_by_name_and_the_tour_is_lost(
-    what: str, hostile: Callable[[Tamper], None]
-) -> None:
+def test_unsigned_content_is_refused_by_name_and_loses_the_tour(what: str, hostile: Callable[[Tamper], None]) -> None:
     tamper, words = TAMPERS[what]
     hostile(tamper)
     fleet, state = done(fedavg(rounds=1, **ALL))
@@ -127,15 +125,15 @@ def test_what_devices_have_not_signed_is_refused_by_name_and_the_tour_is_lost(
     assert np.array_equal(fleet.model(), initial_model())
 
 
-def test_a_device_cannot_be_invented(hostile: Callable[[Tamper], None]) -> None:
-    """A site says that other devices than those that trained made the models of its two tours."""
+def test_edge_server_cannot_invent_a_device(hostile: Callable[[Tamper], None]) -> None:
+    """A site reports other devices than those that trained the models of its two tours."""
     hostile(renamed)
     _, state = done(CHAINS)
     assert state.history == []
-    assert "has not signed what is said of its visit" in failures(state)
+    assert "did not sign this report of its visit" in failures(state)
 
 
-def test_what_was_signed_in_an_earlier_round_does_not_count_again(hostile: Callable[[Tamper], None]) -> None:
+def test_signature_of_an_earlier_round_is_rejected(hostile: Callable[[Tamper], None]) -> None:
     first: dict[str, VisitReport] = {}
 
     def replay(reports: list[VisitReport]) -> list[VisitReport]:
@@ -144,10 +142,10 @@ def test_what_was_signed_in_an_earlier_round_does_not_count_again(hostile: Calla
     hostile(replay)
     _, state = done(fedavg(rounds=2, **ALL))
     assert [report.tours for report in state.history] == [4]
-    assert failures(state).count("has not signed") + failures(state).count("of another attempt") >= 1
+    assert failures(state).count("did not sign") + failures(state).count("for another attempt") >= 1
 
 
-def test_what_was_signed_on_another_tour_or_hop_does_not_count(hostile: Callable[[Tamper], None]) -> None:
+def test_signature_of_another_tour_or_hop_is_rejected(hostile: Callable[[Tamper], None]) -> None:
     def swapped(reports: list[VisitReport]) -> list[VisitReport]:
         one, two = reports
         return [msgspec.structs.replace(two, hop=0), msgspec.structs.replace(one, hop=1)]
@@ -155,35 +153,35 @@ def test_what_was_signed_on_another_tour_or_hop_does_not_count(hostile: Callable
     hostile(swapped)
     _, state = done(CHAINS)
     assert state.history == []
-    assert "has not signed" in failures(state)
+    assert "did not sign" in failures(state)
 
 
-def test_a_statement_counts_once(hostile: Callable[[Tamper], None]) -> None:
+def test_statement_counts_only_once(hostile: Callable[[Tamper], None]) -> None:
     def doubled(reports: list[VisitReport]) -> list[VisitReport]:
         one, two = reports
         return [one, signed(two, attempt=one.signed.attempt)]  # type: ignore[union-attr]
 
     hostile(doubled)
     _, state = done(CHAINS)
-    assert "counts once, and is there twice" in failures(state)
+    assert "is used twice" in failures(state)
 
 
-def test_a_device_that_was_given_another_model_breaks_the_chain(
+def test_device_given_another_model_breaks_the_chain(
     hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second device trains the model that the tour began with, and its signature says so."""
-    monkeypatch.setattr(visits, "given_to", lambda tour: {"model": tour.order.vectors["model"]})
-    monkeypatch.setattr(signatures, "given_to", lambda tour: {"model": tour.order.vectors["model"]})
+    """The second device trains the tour's initial model, and its signature shows that."""
+    monkeypatch.setattr(visits, "sent_vectors", lambda tour: {"model": tour.order.vectors["model"]})
+    monkeypatch.setattr(gate, "sent_vectors", lambda tour: {"model": tour.order.vectors["model"]})
     hostile(lambda reports: reports)
     _, state = done(CHAINS)
     assert state.history == []
-    assert "was given another model than dev-" in failures(state)
+    assert "got another model than the output of dev-" in failures(state)
 
 
-def test_the_first_device_must_have_been_given_what_the_coordinator_sent(
+def test_first_device_must_receive_the_coordinator_model(
     hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the second round a site leads the model of the first round along once more."""
+    """In the second round, a site sends the model of the first round again."""
     hostile(lambda reports: reports)
     truth, first = tours.TourLeader._begin, list[Any]()
 
@@ -195,10 +193,10 @@ def test_the_first_device_must_have_been_given_what_the_coordinator_sent(
     monkeypatch.setattr(tours.TourLeader, "_begin", begin)
     _, state = done(fedavg(rounds=2, **ALL))
     assert [report.tours for report in state.history] == [4]
-    assert "dev-0 was given another model than the coordinator left" in failures(state)
+    assert "dev-0 got another model than the output of the coordinator" in failures(state)
 
 
-def test_a_model_of_the_edge_servers_own_making_does_not_come_home(
+def test_model_made_by_the_edge_server_is_rejected(
     hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile(lambda reports: reports)
@@ -212,10 +210,10 @@ def test_a_model_of_the_edge_servers_own_making_does_not_come_home(
     monkeypatch.setattr(tours.TourLeader, "_results", results)
     _, state = done(CHAINS)
     assert state.history == []
-    assert "the model that came home is not the one that dev-" in failures(state)
+    assert "the model received is not the output of dev-" in failures(state)
 
 
-def test_a_model_that_is_changed_between_two_hops_is_noticed(
+def test_model_changed_between_two_hops_is_rejected(
     hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile(lambda reports: reports)
@@ -224,16 +222,16 @@ def test_a_model_that_is_changed_between_two_hops_is_noticed(
     def check(work: Any, blobs: Any, views: Any = None) -> Any:
         passed = truth(work, blobs, views)
         if isinstance(passed, gate.Passed) and work.task.kind == "train":
-            return msgspec.structs.replace(passed, handout={"model": work.checkpoint["model"]})
+            return msgspec.structs.replace(passed, wire_vectors={"model": work.checkpoint["model"]})
         return passed
 
     monkeypatch.setattr(gate, "check", check)
     _, state = done(CHAINS)
     assert state.history == []
-    assert "was changed after it came back" in failures(state)
+    assert "was changed after its visit" in failures(state)
 
 
-def test_an_edge_server_that_asks_for_another_task_gets_no_signature_for_this_one(
+def test_visit_with_an_altered_task_has_no_valid_signature(
     hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile(lambda reports: reports)
@@ -247,11 +245,11 @@ def test_an_edge_server_that_asks_for_another_task_gets_no_signature_for_this_on
     monkeypatch.setattr(visits, "Visit", asked)
     _, state = done(fedavg(rounds=1, **ALL))
     assert state.history == []
-    assert "has not signed" in failures(state)
+    assert "did not sign" in failures(state)
 
 
-def test_what_an_estimate_found_is_signed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(reports: list[VisitReport]) -> bytes:
+def test_estimates_are_signed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reported(reports: list[VisitReport]) -> bytes:
         turned = [msgspec.structs.replace(it, signature=tuple(reversed(it.signature or ())) or None) for it in reports]
         return pack_blob(turned)
 
@@ -259,7 +257,7 @@ def test_what_an_estimate_found_is_signed_too(monkeypatch: pytest.MonkeyPatch) -
     honest = SignedFleet(SITES)
     honest.submit(text)
     assert len(honest.run("job").signatures) == 4
-    monkeypatch.setattr(tours, "pack_blob", told)
+    monkeypatch.setattr(tours, "pack_blob", reported)
     fleet = SignedFleet(SITES)
     fleet.submit(text)
     state = fleet.run("job", 500)
@@ -267,14 +265,14 @@ def test_what_an_estimate_found_is_signed_too(monkeypatch: pytest.MonkeyPatch) -
     assert sorted(state.silent) == ["dev-0", "dev-1", "dev-2", "dev-3"]
 
 
-def test_a_device_that_signs_with_another_key_costs_its_hop_and_not_the_round() -> None:
+def test_wrong_signing_key_loses_the_hop_but_not_the_round() -> None:
     _, state = done(fedavg(rounds=1, **ALL), signers={"dev-1": "dev-0"})
     assert state.history[0].tours == 3
-    why = r"dev-1: refused, by edge server \S+, because the result is not what the device has signed; check "
+    why = r"dev-1: refused, by edge server \S+, because the signature does not match the result; check "
     assert re.search(why, failures(state))
 
 
-def test_a_device_that_does_not_sign_is_refused_where_it_has_a_key_and_taken_where_it_has_none() -> None:
+def test_device_without_key_is_skipped_only_if_keys_are_required() -> None:
     fleet = SignedFleet(SITES, unsigned=("dev-3",))
     fleet.submit(fedavg(rounds=1, **ALL))
     state = fleet.run("job")
@@ -285,8 +283,8 @@ def test_a_device_that_does_not_sign_is_refused_where_it_has_a_key_and_taken_whe
     assert (state.history[0].tours, state.history[0].visits, failures(state)) == (3, 3, "")
 
 
-def test_an_edge_server_cannot_say_that_a_device_with_a_key_has_none(hostile: Callable[[Tamper], None]) -> None:
-    hostile(lambda reports: [msgspec.structs.replace(each, signed=msgspec.UNSET) for each in reports])
+def test_edge_server_cannot_deny_that_a_device_has_a_key(hostile: Callable[[Tamper], None]) -> None:
+    hostile(lambda reports: [msgspec.structs.replace(each, signed=None) for each in reports])
     off = SignedFleet(SITES, policy="off")
     off.submit(fedavg(rounds=1, **ALL))
     assert off.run("job").history[0].tours == 4
@@ -294,10 +292,10 @@ def test_an_edge_server_cannot_say_that_a_device_with_a_key_has_none(hostile: Ca
     assert state.history == []
 
 
-def test_that_an_update_was_shortened_is_believed_only_where_the_job_lets_edge_servers_do_that(
+def test_clipped_update_is_accepted_only_if_the_job_allows_it(
     hostile: Callable[[Tamper], None],
 ) -> None:
-    """What is left to an edge server: where it may shorten, it may say so; the tour is judged by its way."""
+    """An edge server may report a shortened update only if the job allows it; the tour is judged by its length."""
 
     def claimed(reports: list[VisitReport]) -> list[VisitReport]:
         words = "its norm is over the usual: it was shortened to that"
@@ -307,4 +305,4 @@ def test_that_an_update_was_shortened_is_believed_only_where_the_job_lets_edge_s
     assert done(fedavg(rounds=1, gate__clip=True, **ALL))[1].history[0].tours == 4
     state = done(fedavg(rounds=1, gate__clip=False, **ALL))[1]
     assert state.history == []
-    assert "was changed after it came back" in failures(state)
+    assert "was changed after its visit" in failures(state)

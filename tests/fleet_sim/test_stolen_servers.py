@@ -1,6 +1,6 @@
-"""A coordinator and edge servers in an attacker's hands, with all their stores: devices do what was signed, no more.
+"""Stolen coordinator and edge servers with all their stores: devices do only what was signed.
 
-The attacker runs the real machines with whatever is changed here; the devices are as they are, with operators' keys.
+The attacker runs the real machines with the changes made here; the devices are unchanged, with operators' keys.
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from coordinator.console.signing import Terms, mandate_for
 from coordinator.jobs.settings import read_job
+from coordinator.machine.authorization import Trust
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.kept_rounds import BEST_ONLY
-from coordinator.machine.mandate_rules import MandateRules
-from coordinator.machine.trust import Trust
-from coordinator.rounds.mandate_terms import Terms, mandate_for
+from coordinator.machine.kept_models import BEST_ONLY
+from coordinator.machine.mandates import MandateRules
 from edge_agent.agent import Agent
 from edge_agent.mandates import Mandates
 from edge_agent.training.objectives import NAMES
 from fleet_sim.world.memory_fleet import CLOUD, FLEET
 from sojourn.links.memory import MemoryLink
 from sojourn.node.workers import InlineWorkers
-from sojourn.protocol.abilities import ABILITIES, MANDATE
-from sojourn.protocol.job_messages import Continue
-from sojourn.protocol.mandate import SignedMandate, Withdrawal, sign_mandate, sign_withdrawal
-from sojourn.protocol.mandate_messages import SignJob, WithdrawJob
-from sojourn.protocol.messages import Submit
+from sojourn.protocol.mandates import SignedMandate, SignJob, Withdrawal, WithdrawJob, sign_mandate, sign_withdrawal
+from sojourn.protocol.operator_messages import Continue, Submit
+from sojourn.protocol.task import ABILITIES, MANDATE
 from sojourn.protocol.wire import Offer
 from tests.fleet_sim.machines import machine_of
 from tests.fleet_sim.small_fleet import SHARES, OnceBench, SlowTraining, SmallFleet, fedavg, kit_of_jobs, visit
@@ -41,14 +39,14 @@ KEYS = {key_of("ann").public: "ann"}
 
 
 class Careless(MandateRules):
-    """What a thief makes of the rules: every job goes out."""
+    """A thief's version of the rules: every job is sent."""
 
-    def lacking(self, durable: Any, state: Any, now: float) -> None:
-        """Nothing is ever lacking."""
+    def missing_signature(self, durable: Any, state: Any, now: float) -> None:
+        """Return that nothing is missing."""
 
 
 class GuardedFleet(SmallFleet):
-    """Devices trust ann; the coordinator demands mandates of hers, or whatever its thief wants."""
+    """Devices trust ann; the coordinator requires her mandates, or whatever its thief sets."""
 
     def __init__(self, *, stolen: bool = False) -> None:
         self.stolen, self.ahead = stolen, 0.0
@@ -67,7 +65,7 @@ class GuardedFleet(SmallFleet):
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
         site = next(site for site, devices in SITES.items() if name in devices)
-        # A thief's coordinator asks also those that do not say that they demand a mandate.
+        # A thief's coordinator also asks devices that do not advertise that they require a mandate.
         words = ABILITIES if self.stolen else (*ABILITIES, MANDATE)
         offer = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated", SHARES, words)
         agent = Agent(name, offer, mandates=Mandates(FLEET, KEYS, frozenset({site}), self.clock))
@@ -76,7 +74,7 @@ class GuardedFleet(SmallFleet):
         return node
 
     def sign(self, text: str, by: str = "ann", **changes: Any) -> SignedMandate:
-        """What an operator signs for the job in this text, when it is compiled."""
+        """Sign the job in this text as an operator does, once it is compiled."""
         kit = self.job("job").kit
         assert kit is not None
         job = read_job(text, "job")
@@ -84,7 +82,7 @@ class GuardedFleet(SmallFleet):
         return sign_mandate(msgspec.structs.replace(it, **changes), key_of(by))
 
     def steal_with(self, mandate: SignedMandate) -> None:
-        """Whoever has the coordinator's store puts a mandate into it that nobody checked."""
+        """Insert an unchecked mandate into the coordinator's store, as a thief could."""
         self.job("job").mandate = mandate
 
     @property
@@ -94,7 +92,7 @@ class GuardedFleet(SmallFleet):
     @property
     def reasons(self) -> str:
         state = self.job("job")
-        return " | ".join([*(line for it in state.history for line in it.failures), *(state.unestimated or ())])
+        return " | ".join([*(line for it in state.history for line in it.failures), *state.unestimated])
 
 
 def begun(text: str, *, stolen: bool = False) -> GuardedFleet:
@@ -105,13 +103,13 @@ def begun(text: str, *, stolen: bool = False) -> GuardedFleet:
 
 
 def _let_go(fleet: GuardedFleet, text: str | None = fedavg()) -> None:
-    """The job has as many devices as it wants, and goes on for a while."""
+    """Give the job all its devices, and run it for a while."""
     if text is not None:
         fleet.job("job").text = text
     fleet.world.run(lambda: False, fleet.world.now + 2000.0)
 
 
-def test_a_job_that_ann_signed_is_done_to_its_end_estimations_and_all() -> None:
+def test_signed_job_runs_to_its_end_including_estimations() -> None:
     fleet = begun(visit())
     assert "waiting for a signature" in fleet.job("job").detail
     fleet.ask(SignJob("s", fleet.sign(visit())))
@@ -120,29 +118,29 @@ def test_a_job_that_ann_signed_is_done_to_its_end_estimations_and_all() -> None:
     assert fleet.trained > 4
 
 
-def test_without_a_mandate_no_device_runs_a_graph() -> None:
+def test_no_device_trains_without_a_mandate() -> None:
     fleet = begun(fedavg(), stolen=True)
     fleet.run("job", 2000.0)
     assert fleet.trained == 0
-    assert "no mandate: this device does only what an operator signed" in fleet.reasons
+    assert "no mandate: this device accepts only jobs that an operator signed" in fleet.reasons
 
 
-def test_a_thief_signs_with_a_key_that_no_device_knows() -> None:
+def test_mandate_signed_with_an_untrusted_key_is_refused() -> None:
     fleet = GuardedFleet(stolen=True)
     fleet.ask(Submit("ticket", fedavg(fleet__devices=5)))  # it waits for devices, and is compiled
     fleet.run("job", 1.0)
     fleet.steal_with(fleet.sign(fedavg(), by="thief"))
     _let_go(fleet)
     assert fleet.trained == 0
-    assert "not signed with a key of an operator whom this device trusts" in fleet.reasons
+    assert "not signed with the key of a trusted operator" in fleet.reasons
 
 
-def test_a_mandate_is_not_widened_by_what_the_coordinator_asks() -> None:
+def test_stolen_coordinator_cannot_widen_a_mandate() -> None:
     for changes, why in (
         ({"training__epochs": 40}, "training.epochs 40, not 1"),
         ({"training__batch": 1}, "training.batch 1, not 16"),
         ({"objective__name": "prox"}, "this task was not signed"),
-        ({"rounds": 9}, "it ends with round 2"),
+        ({"rounds": 9}, "the mandate ends with round 2"),
     ):
         fleet = GuardedFleet(stolen=True)
         fleet.ask(Submit("ticket", fedavg(fleet__devices=5)))
@@ -154,11 +152,11 @@ def test_a_mandate_is_not_widened_by_what_the_coordinator_asks() -> None:
         assert why in fleet.reasons
 
 
-def test_a_mandate_for_another_kit_another_fleet_or_another_site_is_worth_nothing() -> None:
+def test_mandate_for_another_kit_fleet_or_site_is_refused() -> None:
     for changes, why, runs in (
         ({"kit": bytes(32)}, "it is for another kit", 0),
-        ({"fleet": "other"}, "it is for the fleet 'other'", 0),
-        ({"sites": ("site-a",)}, "it is for site-a, and not for site-b", 4),
+        ({"fleet": "other"}, "the mandate is for the fleet 'other'", 0),
+        ({"sites": ("site-a",)}, "the mandate is for site-a; the order came from site-b", 4),
     ):
         fleet = GuardedFleet(stolen=True)
         fleet.ask(Submit("ticket", fedavg(fleet__devices=5)))
@@ -170,7 +168,7 @@ def test_a_mandate_for_another_kit_another_fleet_or_another_site_is_worth_nothin
         assert {device for device, _ in fleet.ledger.begun} <= {"dev-0", "dev-1"}
 
 
-def test_a_mandate_cannot_be_played_again_after_its_end() -> None:
+def test_expired_mandate_cannot_be_replayed() -> None:
     fleet = GuardedFleet(stolen=True)
     fleet.ask(Submit("ticket", fedavg(fleet__devices=5)))
     fleet.run("job", 1.0)
@@ -178,10 +176,10 @@ def test_a_mandate_cannot_be_played_again_after_its_end() -> None:
     fleet.ahead = DAY
     _let_go(fleet)
     assert fleet.trained == 0
-    assert "its time is over" in fleet.reasons
+    assert "expired" in fleet.reasons
 
 
-def test_what_was_withdrawn_is_not_done_again_though_the_thief_has_all_stores() -> None:
+def test_withdrawn_job_stays_stopped_even_with_stolen_stores() -> None:
     fleet = begun(fedavg(rounds=8))
     mandate = fleet.sign(fedavg(rounds=8))
     fleet.ask(SignJob("s", mandate))
@@ -200,12 +198,12 @@ def test_what_was_withdrawn_is_not_done_again_though_the_thief_has_all_stores() 
         assert machine.state.mandates.held["job"].ended == "withdrawn by ann"
     before = fleet.trained
     fleet.stolen = True
-    machine_of(fleet, CLOUD, Coordinator).state.withdrawals = {}  # the thief forgets it
+    machine_of(fleet, CLOUD, Coordinator).state.withdrawals = {}  # the thief drops it
     fleet.kill(CLOUD)
     fleet.start(CLOUD)
     machine_of(fleet, CLOUD, Coordinator).state.withdrawals = {}
     fleet.job("job").mandate = mandate
-    fleet.ask(Continue("go on", "job", 8, 0.0))
+    fleet.ask(Continue("continue", "job", 8, 0.0))
     fleet.run("job", 1000.0)
     assert fleet.trained == before
     assert "withdrawn by ann" in fleet.reasons

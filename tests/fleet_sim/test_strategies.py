@@ -1,4 +1,4 @@
-"""Every named strategy over brokers in memory: a link that loses, repeats and reorders does not change a bit."""
+"""Every named strategy over in-memory brokers: links that drop, repeat and reorder do not change a bit."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def small(name: str, **changes: Any) -> str:
-    """A strategy's job, cut to six devices."""
+    """A strategy's job, reduced to six devices."""
     return job(**{"strategy": name, **QUICK, **SMALL.get(name, {}), **changes})
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_rough_link_gives_the_same_bits(name: str) -> None:
+def test_lossy_link_gives_the_same_bits(name: str) -> None:
     clean = run(small(name), SITES)
     assert clean.state.status == "done", clean.state.detail
     assert clean.model.shape != initial_model().shape or not np.array_equal(clean.model, initial_model())

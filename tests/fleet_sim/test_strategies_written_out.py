@@ -1,7 +1,6 @@
 """Whole jobs against the papers' pseudo-code written out in plain numpy: same plan, same randomness, same model.
 
-Which devices form which tour is read from the plan (the arrangers have tests of their own); everything else is computed
-here.
+The devices of each tour are read from the plan (the arrangers have separate tests); everything else is computed here.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tests.fleet_sim.written_out import (
 )
 
 
-def test_fedprox_pulls_to_the_model_received() -> None:
+def test_fedprox_pulls_towards_the_received_model() -> None:
     done, plans = ran("fedprox", objective__mu=0.7)
     w = start()
     for number, tours in enumerate(plans, 1):
@@ -40,7 +39,7 @@ def test_fedprox_pulls_to_the_model_received() -> None:
     check_agrees(done, w)
 
 
-def test_scaffold_with_half_of_the_devices_each_round() -> None:
+def test_scaffold_with_half_the_devices_matches_pseudo_code() -> None:
     done, plans = ran("scaffold", arranger__fraction=0.5, rounds=4)
     w, c = start(), np.zeros_like(start())
     mine: dict[str, np.ndarray] = {}
@@ -51,7 +50,7 @@ def test_scaffold_with_half_of_the_devices_each_round() -> None:
     np.testing.assert_allclose(c, sum(mine.values()) / N, rtol=0, atol=1e-12)
 
 
-def test_feddyn_with_half_of_the_devices_each_round() -> None:
+def test_feddyn_with_half_the_devices_matches_pseudo_code() -> None:
     a = 0.3
     done, plans = ran("feddyn", objective__a=a, arranger__fraction=0.5, rounds=4)
     w, h = start(), np.zeros_like(start())
@@ -73,7 +72,7 @@ def test_feddyn_with_half_of_the_devices_each_round() -> None:
 SEQ = {"estimator__epochs": 1, "arranger__min_samples": 100, "arranger__max_devices": 2}
 
 
-def test_fedseq_tours_shuffled_superclients_and_weighs_them_by_samples() -> None:
+def test_fedseq_shuffles_superclients_and_weighs_by_samples() -> None:
     done, plans = ran("fedseq", one_broker=True, **SEQ, schedule__fraction=0.7, schedule__passes=2)
     assert all(len(tours) == 2 for tours in plans)
     w = start()
@@ -82,7 +81,7 @@ def test_fedseq_tours_shuffled_superclients_and_weighs_them_by_samples() -> None
     check_agrees(done, w)
 
 
-def test_fedseq_inter_keeps_models_in_slots_until_all_superclients_had_their_turn() -> None:
+def test_fedseq_inter_keeps_slots_until_all_had_a_turn() -> None:
     done, plans = ran("fedseq-inter", one_broker=True, **SEQ, schedule__fraction=0.7, rounds=5)
     superclients = len({frozenset(t.hops) for tours in plans for t in tours})
     assert superclients == 3
@@ -99,7 +98,7 @@ def test_fedseq_inter_keeps_models_in_slots_until_all_superclients_had_their_tur
     check_agrees(done, evaluated)
 
 
-def test_fedseq_with_feddyn_pulls_to_the_predecessors_model_and_uses_feddyns_server() -> None:
+def test_fedseq_dyn_pulls_to_predecessor_with_feddyn_server() -> None:
     a = 0.5
     done, plans = ran("fedseq-dyn", one_broker=True, **SEQ, objective__a=a, schedule__fraction=1.0)
     w, h = start(), np.zeros_like(start())
@@ -119,7 +118,7 @@ def test_fedseq_with_feddyn_pulls_to_the_predecessors_model_and_uses_feddyns_ser
     np.testing.assert_allclose(h, sum(mine.values()) / N, rtol=0, atol=1e-12)
 
 
-def test_fedgsp_merges_uniformly_what_a_share_of_its_growing_groups_learnt() -> None:
+def test_fedgsp_merges_a_share_of_growing_groups_uniformly() -> None:
     done, plans = ran("fedgsp", one_broker=True, schedule__beta=1, schedule__kappa=0.5, rounds=4)
     w = start()
     for number, tours in enumerate(plans, 1):
@@ -129,7 +128,7 @@ def test_fedgsp_merges_uniformly_what_a_share_of_its_growing_groups_learnt() -> 
     assert [[len(t.hops) for t in tours] for tours in plans] == [[6], [3], [2, 2], [2, 2]]
 
 
-def test_fedcat_passes_copies_around_and_merges_them_after_a_cycle() -> None:
+def test_fedcat_rotates_copies_and_merges_after_a_cycle() -> None:
     copies = 3
     done, plans = ran("fedcat", arranger__sets=copies, rounds=5)
     w = start()
@@ -153,7 +152,7 @@ def test_fedcat_passes_copies_around_and_merges_them_after_a_cycle() -> None:
     assert sum(len(group) for group in by_group) == len(set().union(*by_group))
 
 
-def test_a_chain_goes_through_all_devices_of_all_sites_once() -> None:
+def test_chain_visits_all_devices_of_all_sites_once() -> None:
     done, ((one, two),) = ran("chain", rounds=None)
     assert sorted(one.hops + two.hops) == [f"dev-{n}" for n in range(6)]
     assert (one.leg, two.leg) == (0, 1)
@@ -161,7 +160,7 @@ def test_a_chain_goes_through_all_devices_of_all_sites_once() -> None:
     assert done.state.history[0].visits == 6
 
 
-def test_a_chain_is_visit_with_one_set_of_all() -> None:
+def test_chain_equals_visit_with_one_set_of_all_devices() -> None:
     whole = {"site-a": tuple(f"dev-{n}" for n in range(4))}
     plain = {**PLAIN, "fleet__devices": 4}
     done = run(job(strategy="visit", **plain, rounds=1, arranger__sets=1, arranger__size=4, estimator__epochs=1), whole)
@@ -170,7 +169,7 @@ def test_a_chain_is_visit_with_one_set_of_all() -> None:
     np.testing.assert_allclose(done.model, chained, rtol=0, atol=1e-5)
 
 
-def test_hierfavg_merges_at_the_edges_and_then_in_the_cloud() -> None:
+def test_hierfavg_merges_at_the_edges_then_in_the_cloud() -> None:
     merges = 3
     done, plans = ran("hierfavg", schedule__edge_merges=merges, rounds=2)
     w = start()
@@ -186,12 +185,12 @@ def test_hierfavg_merges_at_the_edges_and_then_in_the_cloud() -> None:
     check_agrees(done, w)
 
 
-def test_one_edge_merge_is_fedavg() -> None:
+def test_one_edge_merge_equals_fedavg() -> None:
     once, plain = ran("hierfavg", schedule__edge_merges=1)[0], ran("fedavg")[0]
     np.testing.assert_allclose(once.model, plain.model, rtol=0, atol=1e-6)
 
 
-def test_dfedsam_steps_along_the_gradient_of_the_worst_neighbour() -> None:
+def test_dfedsam_steps_along_the_worst_neighbour_gradient() -> None:
     done, plans = ran("dfedsam", objective__rho=0.05, rounds=2)
     w = start()
     for number, tours in enumerate(plans, 1):
@@ -210,7 +209,7 @@ def _sam(w_in: np.ndarray, device: str, number: int, rho: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["fedavgm", "fedadagrad", "fedadam", "fedyogi"])
-def test_server_optimisers_keep_their_moments_between_rounds(name: str) -> None:
+def test_server_optimisers_keep_moments_between_rounds(name: str) -> None:
     done, plans = ran(name, aggregator__lr=0.5)
     w = start()
     m = np.zeros_like(w)
@@ -233,7 +232,7 @@ def test_server_optimisers_keep_their_moments_between_rounds(name: str) -> None:
 
 
 def calibrated(w: np.ndarray, device: str, number: int) -> np.ndarray:
-    """A visit of KEEL: the gradient is taken with the last layer's bias, the last ten numbers, moved by log p."""
+    """A visit of KEEL: the gradient is computed with the last layer's bias (ten parameters) shifted by log p."""
     it = ready(device)
     shares = np.bincount(it.samples.y, minlength=10) + 1.0
     shift = np.concatenate([np.zeros(len(w) - 10), np.log(shares / shares.sum())])
@@ -243,7 +242,7 @@ def calibrated(w: np.ndarray, device: str, number: int) -> np.ndarray:
     return w
 
 
-def test_keel_calibrates_visits_brakes_its_momentum_and_tests_the_mean_of_the_last_merges() -> None:
+def test_keel_matches_its_pseudo_code() -> None:
     done, plans = ran("keel", arranger__sets=3, arranger__size=2, rounds=9)
     w, v, braked = start(), np.zeros_like(start()), 0
     mean = w
@@ -261,7 +260,7 @@ def test_keel_calibrates_visits_brakes_its_momentum_and_tests_the_mean_of_the_la
         v = np.where(turned, d, 0.9 * v + d)
         w = w + v
         mean = mean + (w - mean) / max(1, min(10, number // 4))
-    assert braked > len(w)  # more than a ninth of all numbers in a round
+    assert braked > len(w)  # more than a ninth of all parameters in a round
     off = np.abs(done.model - mean) > 1e-4
-    assert off.mean() < 0.002  # one that stood still but for rounding may have turned here and not there
+    assert off.mean() < 0.002  # one that was constant except for rounding may change sign in one implementation only
     assert np.abs(mean - w).max() > 0.01

@@ -1,4 +1,4 @@
-"""What a skipped visit, an empty tour, a late slot or a vanished device do to weights, slots, counts and controls."""
+"""Effects of skipped visits, empty tours, late slots and vanished devices on weights, slots, counts and controls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HALVES = [("scaffold", "control", "control"), ("feddyn", "drift", "h")]
 
 
 def hot_in(fleet: list[SmallFleet], device: str, rounds: tuple[int, ...]) -> Any:
-    """An owner's objection in some rounds."""
+    """Declines of a device's owner in some rounds."""
 
     def objection() -> Refusal:
         return ("hot", "81 degrees") if len(fleet[0].job("job").history) + 1 in rounds else None
@@ -37,7 +37,7 @@ def hot_in(fleet: list[SmallFleet], device: str, rounds: tuple[int, ...]) -> Any
 
 
 def led(strategy: str, hot: dict[str, tuple[int, ...]], status: str = "done", **changes: Any) -> SmallFleet:
-    """A job in which these devices decline in these rounds, and that ends so."""
+    """Run a job in which these devices decline in these rounds, and that ends in this state."""
     fleet: list[SmallFleet] = []
     objections = {device: hot_in(fleet, device, rounds) for device, rounds in hot.items()}
     fleet.append(SmallFleet(SITES, objections=objections))
@@ -59,7 +59,7 @@ def kept_vector(fleet: SmallFleet, name: str) -> np.ndarray:
     return vectors.load(fleet.stores[CLOUD].blobs, fleet.job("job").vectors[name], kit_of_jobs().model)
 
 
-def test_a_skipped_visit_takes_its_samples_out_of_the_tours_weight() -> None:
+def test_skipped_visit_removes_its_samples_from_tour_weight() -> None:
     fleet = led(
         "fedseq", {"dev-5": (2,)}, estimator__epochs=1, arranger__sets=2, arranger__size=3, schedule__fraction=1.0
     )
@@ -71,7 +71,7 @@ def test_a_skipped_visit_takes_its_samples_out_of_the_tours_weight() -> None:
     assert [report.visits for report in fleet.job("job").history] == [6, 5, 6]
 
 
-def test_a_tour_that_came_to_nothing_leaves_its_slot_and_its_weight() -> None:
+def test_failed_tour_keeps_its_slot_and_weight() -> None:
     fleet = led("fedcat", {"dev-0": (1, 2), "dev-4": (2,)}, arranger__sets=3, rounds=4)
     lost = {("dev-0", 1), ("dev-0", 2), ("dev-4", 2)}
     w, missed = start(), 0
@@ -90,7 +90,7 @@ def test_a_tour_that_came_to_nothing_leaves_its_slot_and_its_weight() -> None:
     check_close(fleet, w)
 
 
-def test_a_pick_counts_when_it_is_planned_so_a_device_that_always_declines_does_not_block_its_group() -> None:
+def test_declining_device_does_not_block_its_fedcat_group() -> None:
     fleet = led("fedcat", {"dev-0": tuple(range(1, 20))}, arranger__sets=3, rounds=9)
     picked = [t.hops[0] for _, plan in rounds_of(fleet) for t in plan.tours]
     assert 0 < picked.count("dev-0") < 9
@@ -98,7 +98,7 @@ def test_a_pick_counts_when_it_is_planned_so_a_device_that_always_declines_does_
     assert sum(sum(memo[1:]) for memo in counts.values()) == len(picked)
 
 
-def test_a_visit_that_was_lost_changes_no_control_variate() -> None:
+def test_lost_visit_changes_no_control_variate() -> None:
     fleet = led("scaffold", {"dev-1": (1, 3), "dev-2": (2,)})
     lost = {("dev-1", 1), ("dev-1", 3), ("dev-2", 2)}
     w, c = start(), np.zeros_like(start())
@@ -112,23 +112,24 @@ def test_a_visit_that_was_lost_changes_no_control_variate() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["scaffold", "feddyn", "fedadam", "fedavgm"])
-def test_a_round_that_lost_everything_changes_nothing_on_the_server(strategy: str) -> None:
-    everybody: dict[str, tuple[int, ...]] = {f"dev-{n}": (2,) for n in range(6)}
-    fleet, short = led(strategy, everybody, "failed", rounds=2), led(strategy, {}, rounds=1)
+def test_round_without_results_changes_nothing_on_the_server(strategy: str) -> None:
+    all_members: dict[str, tuple[int, ...]] = {f"dev-{n}": (2,) for n in range(6)}
+    fleet = led(strategy, all_members, "failed", rounds=2, fleet__timeout=300.0)
+    short = led(strategy, {}, rounds=1)
     assert len(fleet.job("job").history) == 1
     assert fleet.job("job").vectors.keys() == short.job("job").vectors.keys()
     for name in short.job("job").vectors:
         assert np.array_equal(kept_vector(fleet, name), kept_vector(short, name))
 
 
-def test_a_leg_that_came_to_nothing_passes_on_the_model_it_was_given() -> None:
+def test_failed_leg_passes_on_the_received_model() -> None:
     fleet = led("chain", {"dev-0": (1,), "dev-1": (1,), "dev-2": (1,)}, rounds=None)
     ((_, plan),) = rounds_of(fleet)
     assert {t.site for t in plan.tours} == {"site-a", "site-b"}
     check_close(fleet, tour(start(), next(t.hops for t in plan.tours if t.site == "site-b"), 1)[0])
 
 
-def test_a_wave_leaves_out_who_declined_and_asks_again_in_the_next() -> None:
+def test_wave_skips_a_declining_device_and_asks_again_next() -> None:
     fleet = led("hierfavg", {"dev-0": (1,)}, rounds=2, schedule__edge_merges=2)
     w = start()
     for number, plan in rounds_of(fleet):
@@ -143,7 +144,7 @@ def test_a_wave_leaves_out_who_declined_and_asks_again_in_the_next() -> None:
 
 
 def vanish(strategy: str, device: str, **changes: Any) -> SmallFleet:
-    """A job in which a device goes for good after the first round."""
+    """Run a job in which a device leaves permanently after the first round."""
     fleet = SmallFleet(SITES)
     plain = {**PLAIN, "rounds": 3, "fleet__devices": 5, "tours__lease": 30}
     fleet.submit(job(**{"strategy": strategy, **plain, **changes}))
@@ -166,7 +167,7 @@ def vanish(strategy: str, device: str, **changes: Any) -> SmallFleet:
         ("fedelmy-few-shot", {"schedule__trips": 3, "rounds": None, "objective__models": 1, "objective__warmup": 0}),
     ],
 )
-def test_a_device_that_vanished_for_good_does_not_stop_the_job(strategy: str, changes: dict[str, Any]) -> None:
+def test_permanently_lost_device_does_not_stop_the_job(strategy: str, changes: dict[str, Any]) -> None:
     fleet = vanish(strategy, "dev-1", **changes)
     assert np.isfinite(fleet.model()).all()
     assert all("dev-1" not in t.hops for t in fleet.ledger.plans[-1].tours)
@@ -182,7 +183,7 @@ def first_round_is_over(fleet: SmallFleet) -> bool:
 
 
 @pytest.mark.parametrize("strategy", ["feddyn", "scaffold", "metafed"])
-def test_memory_outlives_a_restart_and_a_device_that_lost_it_says_so(strategy: str) -> None:
+def test_memory_survives_a_restart_and_its_loss_is_reported(strategy: str) -> None:
     phases = {"rounds": None, "schedule__trips": 1, "objective__warmup": 2, "objective__threshold": -0.5}
     text = job(**{"strategy": strategy, **PLAIN, **(phases if strategy == "metafed" else {"rounds": 3})})
     plain, restarted, robbed = (SmallFleet(SITES) for _ in range(3))
@@ -198,15 +199,15 @@ def test_memory_outlives_a_restart_and_a_device_that_lost_it_says_so(strategy: s
     assert np.array_equal(restarted.model(), plain.model())
     assert [report.failures for report in restarted.job("job").history] == [(), (), ()]
     assert not np.array_equal(robbed.model(), plain.model())
-    said = [line for report in robbed.job("job").history for line in report.failures]
-    assert any("dev-3: lost its memory of this job (it remembers 0 of 1 visits)" in line for line in said)
+    output = [line for report in robbed.job("job").history for line in report.failures]
+    assert any("dev-3: lost its memory of this job (it has 0 of 1 visits)" in line for line in output)
     machine = robbed.nodes["dev-3"].node.machine
     assert isinstance(machine, Agent)
     assert list(machine.state.memory) == ["job"]
 
 
 def remembered(fleet: SmallFleet, name: str) -> dict[str, np.ndarray]:
-    """What each device has in its memory for the job."""
+    """Return each device's memory of the job."""
     found = {}
     for device in (device for devices in SITES.values() for device in devices):
         memory = machine_of(fleet, device, Agent).state.memory.get("job")
@@ -217,9 +218,7 @@ def remembered(fleet: SmallFleet, name: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("strategy", "server", "device"), HALVES)
 @pytest.mark.parametrize("late", ["joins", "rests"])
-def test_the_servers_half_is_the_mean_of_the_devices_halves_whoever_comes_and_goes(
-    strategy: str, server: str, device: str, late: str
-) -> None:
+def test_server_state_stays_the_mean_of_device_states(strategy: str, server: str, device: str, late: str) -> None:
     fleet = SmallFleet(SITES)
     changes = {"fleet__devices": 5, "rounds": 5, "tours__lease": 30}
     if late == "joins":
@@ -239,13 +238,15 @@ def test_the_servers_half_is_the_mean_of_the_devices_halves_whoever_comes_and_go
 
 @pytest.mark.parametrize("encoding", ["float16", "int8"])
 @pytest.mark.parametrize(("strategy", "server", "device"), HALVES)
-def test_compressed_models_keep_both_halves_together(strategy: str, server: str, device: str, encoding: str) -> None:
+def test_compressed_models_keep_server_and_devices_consistent(
+    strategy: str, server: str, device: str, encoding: str
+) -> None:
     fleet = led(strategy, {}, encoding=encoding, rounds=4)
     mean = sum(half.astype(np.float64) for half in remembered(fleet, device).values()) / 6
     np.testing.assert_allclose(kept_vector(fleet, server), mean, rtol=0, atol=1e-4 * np.abs(mean).max())
 
 
-def test_a_device_that_comes_late_is_estimated_from_the_first_model_and_joins() -> None:
+def test_late_device_is_estimated_from_the_first_model_and_joins() -> None:
     text = {"strategy": "visit", **PLAIN, "estimator__epochs": 1, "arranger__size": 3, "rounds": 3, "fleet__devices": 5}
     early, late = SmallFleet(SITES), SmallFleet(SITES)
     late.kill("dev-5")
@@ -258,7 +259,7 @@ def test_a_device_that_comes_late_is_estimated_from_the_first_model_and_joins() 
     assert any("dev-5" in t.hops for t in late.ledger.plans[-1].tours)
 
 
-def test_who_comes_after_the_sets_were_made_is_named_and_not_asked() -> None:
+def test_device_arriving_after_the_sets_is_named_and_skipped() -> None:
     fleet = SmallFleet(SITES)
     fleet.kill("dev-5")
     text = {"strategy": "fedseq", **PLAIN, "estimator__epochs": 1, "arranger__max_devices": 2, "rounds": 3}
@@ -267,11 +268,12 @@ def test_who_comes_after_the_sets_were_made_is_named_and_not_asked() -> None:
     fleet.start("dev-5")
     state = fleet.run("job")
     assert "dev-5" not in state.signatures
-    left_out = [line for line in state.history[-1].failures if line.startswith("left out, they came after the sets")]
+    skipped = "skipped, they connected after the sets"
+    left_out = [line for line in state.history[-1].failures if line.startswith(skipped)]
     assert [line.rpartition(": ")[2] for line in left_out] == ["dev-5"]
 
 
-def test_a_spares_update_is_its_own() -> None:
+def test_spare_device_sends_its_own_update() -> None:
     fleet = led(
         "clusamp",
         {"dev-0": (1,), "dev-1": (1,), "dev-2": (1,)},
@@ -285,7 +287,7 @@ def test_a_spares_update_is_its_own() -> None:
     assert not {"dev-0", "dev-1", "dev-2"} & set(state.weights)
 
 
-def test_a_device_that_could_not_be_estimated_is_asked_again_later() -> None:
+def test_failed_estimation_is_retried_later() -> None:
     fleet: list[SmallFleet] = []
     hot = {f"dev-{n}": lambda: ("hot", "81 degrees") if fleet[0].world.now < 50 else None for n in range(6)}
     fleet.append(SmallFleet(SITES, objections=hot))
@@ -298,7 +300,7 @@ def test_a_device_that_could_not_be_estimated_is_asked_again_later() -> None:
     assert fleet[0].run("job").status == "done"
 
 
-def test_nothing_is_arranged_before_every_site_has_said_whom_it_has() -> None:
+def test_no_arrangement_before_every_site_reported_its_devices() -> None:
     for seed in range(6):
         fleet = SmallFleet(SITES, Faults(loss=0.3, delay=0.05, spread=1.0, seed=seed))
         fleet.submit(job(**{"strategy": "chain", **PLAIN, "rounds": None, "fleet__devices": 1}))

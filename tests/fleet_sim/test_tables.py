@@ -1,4 +1,4 @@
-"""A fleet whose devices have the columns of the job's table in other orders, under other headers, or not at all."""
+"""Devices with the columns of the job's table in other orders, under other headers, or missing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from coordinator.state import JobState
+    from coordinator.job_state import JobState
 
 COLUMNS = ("temp", "rpm", "load", "state")
 
 
 def write(path: Path, header: Sequence[str], seed: int, *, headed: bool = True) -> str:
-    """A table of pumps with its columns in this order."""
+    """Write a table of pumps with its columns in this order."""
     draw = np.random.default_rng(seed)
     lines = [",".join(header)] if headed else []
     for _ in range(60):
@@ -64,7 +64,7 @@ def run(folder: Path, devices: dict[str, DataSettings], *jobs: str) -> tuple[lis
     return states, fleet
 
 
-def test_devices_with_columns_in_other_orders_train_the_same_model(tmp_path: Path) -> None:
+def test_column_order_does_not_change_the_trained_model(tmp_path: Path) -> None:
     found = []
     cases: tuple[tuple[str, Sequence[str], dict[str, Any]], ...] = (
         ("same", COLUMNS, {}),
@@ -87,7 +87,7 @@ def test_devices_with_columns_in_other_orders_train_the_same_model(tmp_path: Pat
         np.testing.assert_array_equal(first, second)
 
 
-def test_a_device_without_a_column_declines_by_its_name(tmp_path: Path) -> None:
+def test_device_without_a_column_declines_naming_it(tmp_path: Path) -> None:
     devices = {
         "dev-0": DataSettings(path=write(tmp_path / "0.csv", COLUMNS, 1)),
         "dev-1": DataSettings(path=write(tmp_path / "1.csv", ("a", "b", "load", "state"), 2)),
@@ -102,7 +102,7 @@ def test_a_device_without_a_column_declines_by_its_name(tmp_path: Path) -> None:
     assert "has no column names, and the job matches columns by name ('temp', 'rpm'): add a header line" in third
 
 
-def test_a_job_says_that_tables_have_no_header(tmp_path: Path) -> None:
+def test_job_can_declare_tables_without_header(tmp_path: Path) -> None:
     devices = {
         f"dev-{at}": DataSettings(path=write(tmp_path / f"{at}.csv", ("temp", "rpm", "state"), at, headed=False))
         for at in (1, 2)
@@ -112,7 +112,7 @@ def test_a_job_says_that_tables_have_no_header(tmp_path: Path) -> None:
     assert kit_of(state, fleet).table == TableSpec(("temp", "rpm"), "state", by_position=True)
 
 
-def test_a_simulation_keeps_the_names_of_columns(tmp_path: Path) -> None:
+def test_simulation_keeps_the_column_names(tmp_path: Path) -> None:
     data = write(tmp_path / "data.csv", ("rpm", "state", "temp"), 0)
     text = job(tmp_path, "job-0", data__test=None, data__ignore=None, data__label="state", fleet__devices=None)
     simulated = read_simulation(

@@ -34,7 +34,7 @@ def run_to_its_end(running: SimulationRun) -> None:
         running.close()
 
 
-def test_a_simulation_is_a_run_which_goes_on_when_it_does(tmp_path) -> None:
+def test_resumed_simulation_continues_the_same_tracking_run(tmp_path) -> None:
     events, folder = tmp_path / "new" / "tb", tmp_path / "run"
     run_to_its_end(SimulationRun(read_simulation(text(2, tensorboard=events), "here"), folder))
     (run,) = events.iterdir()
@@ -51,7 +51,7 @@ def test_a_simulation_is_a_run_which_goes_on_when_it_does(tmp_path) -> None:
         assert len(scalars_in(run, name)) == 3
 
 
-def test_a_store_that_is_broken_does_a_simulation_no_harm(tmp_path, caplog) -> None:
+def test_broken_tracking_store_does_not_fail_the_simulation(tmp_path, caplog) -> None:
     events = tmp_path / "tb"
     events.write_text("no folder")
     running = SimulationRun(read_simulation(text(1, tensorboard=events), "here"), tmp_path / "run")
@@ -61,16 +61,16 @@ def test_a_store_that_is_broken_does_a_simulation_no_harm(tmp_path, caplog) -> N
     assert "a later start of the same job writes them" in caplog.text
 
 
-def test_each_of_a_comparison_is_tracked(tmp_path) -> None:
+def test_each_compared_simulation_is_tracked(tmp_path) -> None:
     changes = {"tracking.tensorboard": str(tmp_path)}
     runs = runs_of(Comparison([], ["fedavg", "fedprox"], [1, 2], changes))
     assert [it.simulation.tracking.tensorboard for it in runs] == [str(tmp_path)] * 4
 
 
-def test_nothing_is_tracked_unless_it_is_set(tmp_path) -> None:
+def test_nothing_is_tracked_by_default(tmp_path) -> None:
     plain = read_simulation(TEXT.format(rounds=1), "here")
     assert "tracking" not in plain.text
     with pytest.raises(ConfigError, match="did you mean 'mlflow'"):
         read_simulation(text(1, mlflo=tmp_path), "here")
-    with pytest.raises(ConfigError, match="is no SQLite store"):
+    with pytest.raises(ConfigError, match="is not an SQLite store"):
         read_simulation(text(1, mlflow="https://example.org"), "here")

@@ -12,13 +12,13 @@ from fleet_sim.settings import read_simulation
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from coordinator.console.following import JobProgress
+    from coordinator.console.job_progress import JobProgress
 
 TEXT = """
 strategy = "visit"
 rounds = 2
 threads = 1
-model = {{ name = "tests.fleet_sim.own_models:FrozenTrunk", trunk = "{trunk}" }}
+model = {{ name = "tests.fleet_sim.custom_models:FrozenTrunk", trunk = "{trunk}" }}
 training = {{ epochs = 1, batch = 16, lr = 0.1, weight_decay = 0.0 }}
 [simulation]
 devices = 4
@@ -35,7 +35,7 @@ def ran(folder: Path, trunk: str = "auto") -> tuple[SimulationRun, JobProgress]:
     return running, last
 
 
-def test_a_model_that_is_cut_comes_to_what_it_comes_to_in_one_piece(tmp_path: Path) -> None:
+def test_split_model_gives_the_same_result_as_the_whole_model(tmp_path: Path) -> None:
     (_, in_two), (_, whole) = (ran(tmp_path / trunk, trunk) for trunk in ("auto", "whole"))
     assert in_two.view.status == whole.view.status == "done"
     for one, other in zip(in_two.history, whole.history, strict=True):

@@ -1,4 +1,4 @@
-"""Visits, tours and means written out in plain numpy, with nothing of the product but the gradient."""
+"""Visits, tours and means written out in plain numpy, with only the gradient from the product."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def size(device: str) -> int:
 def train(
     w_in: np.ndarray, device: str, number: int, pull: Callable[..., Any] | None = None, repeat: int = 0
 ) -> tuple[np.ndarray, int]:
-    """One visit in round `number`: w <- w - lr (g + pull), in float64 but for the gradient; and how many steps."""
+    """One visit in round `number`: w <- w - lr (g + pull), in float64 except for the gradient; and its steps."""
     it, w, steps = ready(device), w_in.astype(np.float64), 0
     seed = derive(derive(0, "train", number), device, repeat)
     for index in batches(seed, size(device), BATCH, EPOCHS):
@@ -54,7 +54,7 @@ def train(
 
 
 def tour(w: np.ndarray, devices: tuple[str, ...], number: int, **how: Any) -> tuple[np.ndarray, int]:
-    """The model after these devices, and the samples it has seen."""
+    """Return the model after these devices, and its number of samples."""
     seen: dict[str, int] = {}
     for device in devices:
         w, _ = train(w, device, number, repeat=seen.get(device, 0), **how)
@@ -74,7 +74,7 @@ def uniform(models: list[np.ndarray]) -> np.ndarray:
 def scaffold_round(
     w: np.ndarray, c: np.ndarray, mine: dict[str, np.ndarray], number: int, devices: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """SCAFFOLD's model and control after a round in which these devices train; their controls in `mine` change."""
+    """Return SCAFFOLD's model and control after these devices trained; update their controls in `mine`."""
     ends, deltas = [], []
     for k in devices:
         c_k = mine.get(k, np.zeros_like(w))

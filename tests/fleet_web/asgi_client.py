@@ -1,4 +1,4 @@
-"""Requests and websockets to an application without a server, in one event loop that runs only while a test waits."""
+"""Requests and websockets to an application without a server, in an event loop that runs only while a test waits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 CLIENT = ("testclient", 50000)
-"""The address and port that the application sees."""
+"""The client address and port that the application sees."""
 
 
 class WebSocket:
-    """An open websocket, as a browser uses it."""
+    """An open websocket, used as a browser uses it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, app: ASGIApp, scope: dict[str, Any]) -> None:
         self._loop = loop
@@ -34,28 +34,28 @@ class WebSocket:
         await app(scope, self._to_app.get, self._from_app.put)
 
     def receive(self) -> Any:
-        """The application's next message; WebSocketDisconnect if it closes the connection instead."""
+        """Return the application's next message; raise WebSocketDisconnect if it closes the connection instead."""
         message = self._loop.run_until_complete(asyncio.wait_for(self._from_app.get(), LIMIT))
         if message["type"] == "websocket.close":
             raise WebSocketDisconnect(message.get("code", 1000))
         return message
 
     def receive_text(self) -> str:
-        """The application's next message, as text."""
+        """Return the application's next message as text."""
         return str(self.receive()["text"])
 
     def send_text(self, text: str) -> None:
-        """Send a message; the application reads it while the test waits for something."""
+        """Send a message; the application reads it at the test's next wait."""
         self._to_app.put_nowait({"type": "websocket.receive", "text": text})
 
     def close(self) -> None:
-        """Disconnect, and wait until the application is done with it."""
+        """Disconnect, and wait until the application has finished with the websocket."""
         self._to_app.put_nowait({"type": "websocket.disconnect", "code": 1000})
         self._loop.run_until_complete(asyncio.wait_for(self._task, LIMIT))
 
 
 class AsgiClient:
-    """A browser as the application sees it: it keeps cookies, and follows no redirects."""
+    """A client that keeps cookies like a browser and does not follow redirects."""
 
     def __init__(self, app: ASGIApp, address: str) -> None:
         self._app = app
@@ -64,20 +64,20 @@ class AsgiClient:
 
     @property
     def cookies(self) -> httpx.Cookies:
-        """What it sends with each request."""
+        """The cookies sent with each request."""
         return self._http.cookies
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """The answer to a GET request."""
+        """Return the response to a GET request."""
         return self._loop.run_until_complete(self._http.get(path, headers=headers))
 
     def post(self, path: str, headers: Mapping[str, str] | None = None, **body: Any) -> httpx.Response:
-        """The answer to a POST request."""
+        """Return the response to a POST request."""
         return self._loop.run_until_complete(self._http.post(path, headers=headers, **body))
 
     @contextmanager
     def websocket(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[WebSocket]:
-        """An open websocket; WebSocketDisconnect if the application refuses it."""
+        """Open a websocket; raise WebSocketDisconnect if the application refuses it."""
         url = self._http.base_url
         cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         sent = {"host": url.netloc.decode(), **({"cookie": cookie} if cookie else {}), **(headers or {})}

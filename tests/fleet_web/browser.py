@@ -1,4 +1,4 @@
-"""A real Chromium for the tests of the page: one process for all of them, screenshots, and axe-core."""
+"""A real Chromium for the tests of the web page: one process for all tests, with screenshots and axe-core."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ NOT_YET = (
     NoSuchElementException,
     StaleElementReferenceException,
 )
-"""What a page answers that is still changing: the element is covered, hidden, or was replaced since it was found."""
+"""Errors of a page that is still changing: the element is covered, hidden, or was replaced since it was found."""
 STARTS = 3
-"""How often chromedriver is started: selenium gives it about half a minute to answer, and has no option for it."""
+"""Number of attempts to start chromedriver: selenium's timeout of about half a minute is not configurable."""
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 
 class Browser:
-    """A browser that a test drives: it opens pages, waits for what must appear, and looks for what is wrong."""
+    """A browser under a test's control: it opens pages, waits for content, and checks for problems."""
 
     def __init__(self, driver: Chrome) -> None:
         self.driver = driver
 
     def open(self, address: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Open a page in a window of this size, for somebody who likes it light or dark."""
-        self.driver.get("about:blank")  # a page whose server is gone asks for it again and again
+        """Open a page in a window of this size, in light or dark mode."""
+        self.driver.get("about:blank")  # a page whose server has stopped keeps requesting it
         self.errors()
         self.look(width, height, dark=dark)
         self.driver.get(address)
 
     def look(self, width: int, height: int = 900, *, dark: bool = False, still: bool = True) -> None:
-        """Give the page this size and theme; still: for somebody who asked for less motion."""
+        """Set the window's size and theme. still: emulate the preference for reduced motion."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         features = [
@@ -72,20 +72,20 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def js(self, script: str, *arguments: Any) -> Any:
-        """What a script returns."""
+        """Return the result of a script."""
         return self.driver.execute_script(script, *arguments)
 
     def all(self, selector: str) -> list[Any]:
-        """The elements that a CSS selector finds now."""
+        """Return the elements that currently match a CSS selector."""
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str = "body") -> str:
-        """What can be read there."""
+        """Return the visible text of an element."""
         found: str = self.js("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
         return found
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
-        """Return what the condition finds, as soon as it finds something."""
+        """Wait until the condition returns something, and return that."""
         found: Any = None
 
         def holds() -> bool:
@@ -100,23 +100,23 @@ class Browser:
         return found
 
     def wait_for(self, selector: str) -> Any:
-        """The first element that a CSS selector finds, as soon as there is one."""
+        """Wait for an element that matches a CSS selector, and return the first one."""
         return self.wait(lambda: self.all(selector), f"an element {selector}")[0]
 
     def wait_text(self, words: str, selector: str = "body") -> None:
-        """Wait until these words can be read."""
-        self.wait(lambda: words in self.text(selector), f"the words {words!r}")
+        """Wait until this text is visible."""
+        self.wait(lambda: words in self.text(selector), f"the text {words!r}")
 
     def click(self, selector: str) -> None:
-        """Click the first element that a CSS selector finds."""
+        """Click the first element that matches a CSS selector."""
         self._click(lambda: self.all(selector), selector)
 
     def press(self, words: str) -> None:
-        """Click the button with these words."""
+        """Click the button with this label."""
         self._click(lambda: [it for it in self.all("button") if it.text == words and it.is_displayed()], words)
 
     def _click(self, find: Callable[[], list[Any]], what: str) -> None:
-        """Click as soon as the element stays where it is and nothing covers it: a click goes to a place in the page."""
+        """Click once the element is stationary and uncovered, because a click targets a position on the page."""
         before: object = None
 
         def clicked() -> bool:
@@ -131,17 +131,17 @@ class Browser:
         self.wait(clicked, f"{what!r} to be clicked")
 
     def shot(self, path: Path, *, whole: bool = True) -> Path:
-        """Write a picture of the page, of all of it or of what is in the window."""
+        """Save a screenshot of the whole page, or only of its visible part."""
         taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": whole, "format": "png"})
         path.write_bytes(base64.b64decode(taken["data"]))
         return path
 
     def overflow(self) -> int:
-        """By how many pixels the page is wider than its window: nobody should have to scroll sideways."""
+        """Return by how many pixels the page is wider than its window; it should not scroll horizontally."""
         return int(self.js("return document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
     def violations(self, within: str | None = None) -> list[str]:
-        """What axe-core finds against WCAG 2.1 A and AA, a line each."""
+        """Return violations of WCAG 2.1 A and AA that axe-core finds, a line each."""
         if not AXE.exists():
             raise AssertionError("axe-core is missing: .ci/install-axe fetches it (make install does)")
         if not self.js("return !!window.axe"):
@@ -160,13 +160,13 @@ class Browser:
         ]
 
     def errors(self) -> list[str]:
-        """What the browser's console has complained of since it was last asked."""
+        """Return the errors in the browser's console since the last call."""
         return [json.dumps(it["message"]) for it in self.driver.get_log("browser") if it["level"] == "SEVERE"]
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser with a new, empty profile; both are gone afterwards."""
+    """Start a browser with a new, empty profile; remove both afterwards."""
     programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
     if not all(programs):
         raise AssertionError("the tests of the page need Debian's chromium and chromium-driver")
@@ -199,7 +199,7 @@ def _started(options: ChromeOptions, program: str) -> Chrome:
 
 @contextmanager
 def web(*arguments: str, env: dict[str, str] | None = None) -> Iterator[str]:
-    """`sojourn web` with these arguments on a free port; gives its address, and ends it afterwards."""
+    """Run `sojourn web` with these arguments on a free port, yield its address, and stop it afterwards."""
     port = free_ports(1)[0]
     with _served([sys.executable, "-m", "sojourn.cli", "web", "--port", str(port), *arguments], port, env) as address:
         yield address
@@ -207,9 +207,9 @@ def web(*arguments: str, env: dict[str, str] | None = None) -> Iterator[str]:
 
 @contextmanager
 def hostile_page() -> Iterator[str]:
-    """The pages of thousands of devices that say what nobody should take for anything but text."""
+    """Serve pages with thousands of devices whose texts try to inject markup."""
     port = free_ports(1)[0]
-    with _served([sys.executable, "-m", "tests.fleet_web.told_source", str(port)], port) as address:
+    with _served([sys.executable, "-m", "tests.fleet_web.fake_source", str(port)], port) as address:
         yield address
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the page share: one browser, and the folders of small simulations that were really run."""
+"""Shared fixtures of the web page's tests: one browser, and result folders of small simulations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def run_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A simulation whose models travel and lose hops, and one whose models go to one device each."""
+    """A simulation with travelling models and lost hops, and one whose models each visit one device."""
     from fleet_sim import simulate
 
     folder = tmp_path_factory.mktemp("runs")

@@ -1,22 +1,25 @@
-"""Pictures: what they say in words, that they are well-formed, and that no text of a peer becomes markup."""
+"""Images: their text alternatives, well-formed markup, and escaping of peers' texts."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+import fleet_web
+from coordinator.results.plots import COLOURS
 from fleet_web.drawing import job_sections, tours
-from fleet_web.drawing.curves import Curve, chart, key
+from fleet_web.drawing.curves import Curve, Scale, across_scale, chart, key, value_scale
 from fleet_web.drawing.job_list import job_rows
-from fleet_web.drawing.markup import Markup, joined, name_of, table, tag
-from fleet_web.drawing.participation import bars, participation_words
-from fleet_web.drawing.scales import Scale, across_scale, value_scale
-from fleet_web.story.travel import HopTry, RoundTravel, Travel, TravelHop
-from fleet_web.story.visit_book import DeviceShare
+from fleet_web.drawing.job_sections import bars, participation_words
+from fleet_web.drawing.markup import name_of, table
+from fleet_web.story.job_story import DeviceShare
+from fleet_web.story.tour_history import HopTry, RoundTravel, Travel, TravelHop
+from sojourn.markup import Markup, joined, tag
 from tests.fleet_web.test_story import story
 
 EVIL = '</svg><script>alert("x")</script>\u202e<img src=x onerror=alert(1)>\x00' + "y" * 300
@@ -41,25 +44,20 @@ def well_formed(markup: Markup) -> ET.Element:
     return ET.fromstring(f"<div>{markup}</div>")  # our own
 
 
-def test_attributes_and_texts_are_escaped_and_markup_is_not():
-    made = tag("p", '<b>"', tag("i", "&"), title='"><script>', hidden=None, disabled=True, tabindex=0)
-    assert made == '<p title="&quot;&gt;&lt;script&gt;" disabled tabindex="0">&lt;b&gt;&quot;<i>&amp;</i></p>'
-
-
-def test_a_ring_tells_in_words_what_it_shows():
+def test_ring_is_described_in_words():
     words = tours.tour_words(TOUR)
-    assert words == "Tour 5 at shed: 3 of 5 hops are over, d has the model, 1 lost, 1 spare has stepped in."
+    assert words == "Tour 5 at shed: 3 of 5 hops done, d has the model, 1 lost, 1 spare device took over."
     drawn = well_formed(joined(tours.cards(RoundTravel(1, (TOUR,), under_way=True), link)))
     ring = drawn.find(".//svg")
     assert ring is not None
     assert (ring.get("role"), ring.get("aria-label")) == ("img", words)
     states = [each.get("class") for each in ring.iter("g") if (each.get("class") or "").startswith("hop ")]
     assert states == ["hop done", "hop done", "hop lost", "hop here", "hop waiting"]
-    assert "75 % of its visit done" in "".join(drawn.itertext())
+    assert "75 % of the visit done" in "".join(drawn.itertext())
     assert "lost: silent" in "".join(drawn.itertext())
 
 
-def test_the_model_turns_to_the_hop_that_has_it_and_only_that_changes():
+def test_model_turns_to_its_hop_and_nothing_else_changes():
     (before,) = tours.cards(RoundTravel(1, (TOUR,)), link)
     assert "transform:rotate(216.0deg)" in before
     moved = replace(TOUR, hops=(*TOUR.hops[:3], hop("d", "done"), hop("e", "here")))
@@ -69,26 +67,26 @@ def test_the_model_turns_to_the_hop_that_has_it_and_only_that_changes():
     assert keys.findall(before) == keys.findall(after)
 
 
-def test_models_that_go_to_one_device_each_are_a_ring_for_each_site():
+def test_single_device_tours_form_one_ring_per_site():
     travel = RoundTravel(1, tuple(Travel(at, f"s{at % 2}", (hop(f"d{at}", "done"),), done=True) for at in range(4)))
     drawn = well_formed(joined(tours.cards(travel, link)))
     assert len(drawn.findall(".//article")) == 2
-    assert "2 of 2 visits are done, 0 failed" in "".join(drawn.itertext())
+    assert "2 of 2 visits done, 0 failed" in "".join(drawn.itertext())
 
 
-def test_of_a_thousand_devices_those_that_failed_stand_first_and_the_ring_keeps_the_shares():
+def test_failed_devices_are_first_in_a_ring_of_a_thousand():
     states = ["lost" if at % 10 == 9 else "done" for at in range(1000)]
     travel = RoundTravel(1, tuple(Travel(at, "s", (hop(f"d{at}", state),)) for at, state in enumerate(states)))
     (card,) = tours.cards(travel, link)
-    assert card.count('class="hop lost"') == tours.MOST_NODES // 10
-    assert card.count('class="hop done"') == tours.MOST_NODES * 9 // 10
+    assert card.count('class="hop lost"') == tours.MAX_NODES // 10
+    assert card.count('class="hop done"') == tours.MAX_NODES * 9 // 10
     drawn = "".join(well_formed(card).itertext())
-    assert "900 of 1,000 visits are done, 100 failed" in drawn
+    assert "900 of 1,000 visits done, 100 failed" in drawn
     assert "and 980 more" in drawn
     assert drawn.index("d9 lost") < drawn.index("and 980 more")
 
 
-def test_many_tours_come_in_pages():
+def test_many_tours_are_paginated():
     travel = RoundTravel(1, tuple(replace(TOUR, number=at) for at in range(60)))
     assert tours.pages(travel) == 3
     assert len(tours.cards(travel, link, 2)) == 12
@@ -102,7 +100,7 @@ def test_many_tours_come_in_pages():
     lambda: table([EVIL], [[EVIL]], EVIL),
     lambda: job_sections.participation([DeviceShare(EVIL, EVIL, 1, 2, EVIL)], link, partly=True),
 ])  # fmt: skip
-def test_no_text_of_a_peer_becomes_markup(make):
+def test_peer_text_never_becomes_markup(make):
     drawn = make()
     assert "<script" not in drawn
     assert "<img" not in drawn
@@ -111,15 +109,15 @@ def test_no_text_of_a_peer_becomes_markup(make):
 
 
 @pytest.mark.parametrize("values", [[], [nan], [0.5], [0.5] * 3, [1e38, -1e38], [inf, 1.0], [1e-9, 1e9]])
-@pytest.mark.parametrize("figure", ["accuracy", "loss", "vts"])
-def test_whatever_the_figures_are_a_chart_stays_inside_its_frame(values, figure):
-    drawn = chart([Curve("it", range(len(values)), values)], figure, "words", "round", whole=True)
+@pytest.mark.parametrize("metric", ["accuracy", "loss", "vts"])
+def test_chart_stays_in_its_frame_for_any_values(values, metric):
+    drawn = chart([Curve("it", range(len(values)), values)], metric, "words", "round", whole=True)
     assert "nan" not in drawn
     assert "inf" not in drawn
     well_formed(drawn)
 
 
-def test_curves_differ_in_more_than_colour_and_hidden_ones_keep_their_look():
+def test_curves_differ_beyond_colour_and_hidden_ones_keep_style():
     curves = [Curve("a", [1, 2], [0.1, 0.2], 0), Curve("b", [1, 2], [0.3, 0.2], 1, hidden=True)]
     drawn = chart(curves, "accuracy", "words", "round")
     assert 'data-key="curve-0"' in drawn
@@ -129,7 +127,7 @@ def test_curves_differ_in_more_than_colour_and_hidden_ones_keep_their_look():
     assert len({it.find("svg")[1].get("d") for it in buttons}) == 2  # type: ignore[index]
 
 
-def test_a_long_curve_is_thinned_and_keeps_its_end():
+def test_long_curve_is_thinned_and_keeps_its_end():
     curve = Curve("long", range(10_000), [at / 10_000 for at in range(10_000)])
     assert len(curve.points) <= 401
     assert curve.points[-1] == (9999, 0.9999)
@@ -142,21 +140,21 @@ def test_ticks_are_round_numbers():
     assert across_scale([], 0, 1).high == 1.0
 
 
-def test_participation_of_thousands_is_one_path_and_a_sentence():
+def test_participation_of_thousands_stays_compact():
     shares = [DeviceShare(f"d{at}", "s", 3 if at < 5 else 0, at % 2) for at in range(2000)]
     assert len(bars(shares)) < 40_000
-    assert participation_words(shares).endswith("1,995 were never visited with success.")
+    assert participation_words(shares).endswith("1,995 devices never completed a visit.")
 
 
-def test_sections_of_a_job_without_rounds_say_so():
+def test_job_without_rounds_is_described_as_such():
     empty = story()
     for part in (job_sections.tiles(empty), job_sections.course(empty, "round"), job_sections.rounds(empty)):
         well_formed(part)
     assert job_sections.arrangement(empty) is None
-    assert "No round is finished yet" in job_sections.rounds(empty)
+    assert "No round has finished yet" in job_sections.rounds(empty)
 
 
-def test_jobs_that_run_stand_first_with_the_time_that_is_left():
+def test_running_jobs_are_first_with_their_remaining_time():
     done, runs = story(0.5, status="done").view, story(0.5).view
     drawn = well_formed(job_rows([done, runs], lambda job: f"/job/{job}"))
     rows = ["".join(row.itertext()) for row in drawn.findall(".//tbody/tr")]
@@ -166,7 +164,7 @@ def test_jobs_that_run_stand_first_with_the_time_that_is_left():
 
 
 @pytest.mark.parametrize("status", ["failed", "refused"])
-def test_a_job_that_failed_is_red_and_its_bar_is_not_full(status):
+def test_failed_job_is_red_and_its_bar_is_not_full(status):
     failed = story(0.5, status=status)
     drawn = job_sections.tiles(failed)
     well_formed(drawn)
@@ -178,3 +176,8 @@ def test_a_job_that_failed_is_red_and_its_bar_is_not_full(status):
     done = job_sections.tiles(story(0.5, status="done"))
     assert "bad" not in done
     assert 'class="meter"' in done
+
+
+def test_page_and_report_draw_in_the_same_colours():
+    light = Path(fleet_web.__file__).with_name("pictures.css").read_text().split("}", 1)[0]
+    assert tuple(re.findall(r"--c\d: (#[0-9a-f]{6})", light)) == COLOURS

@@ -1,4 +1,4 @@
-"""Folders of results: those of a simulation, of older versions, of a run that still grows, and hostile ones."""
+"""Result folders: of a simulation, of a run that still grows, and hostile ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coordinator.results.folder import CONFIG, ROUNDS, VISITS
-from fleet_web.folder import table_tail
-from fleet_web.folder.folder_source import FolderSource
-from fleet_web.folder.opening import open_all
-from fleet_web.folder.table_tail import TableTail
-from fleet_web.story.visit_book import VisitBook
+from fleet_web.sources import folder_tables
+from fleet_web.sources.folder_source import FolderSource, open_all
+from fleet_web.sources.folder_tables import TableTail
+from fleet_web.story.job_story import VisitBook
 from sojourn.errors import ConfigError, UserError
-from tests.upgrade.kept import VERSIONS
-from tests.upgrade.kept import unpack as unpacked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +53,7 @@ def visit_row(round_: int, tour: int, hop: int, device: str, status: str = "done
     return f"{round_}.0,site,job/{round_}/{tour},{device},{hop},{status},{reason},5,0.1,0.2,0.5,1,1\n"
 
 
-def test_a_simulation_that_failed_is_shown_with_the_reason(tmp_path):
+def test_failed_simulation_is_shown_with_its_reason(tmp_path):
     folder = made(tmp_path / "out", round_row(1))
     (folder / "model.onnx").touch()
     source = open_results(folder)
@@ -66,7 +63,7 @@ def test_a_simulation_that_failed_is_shown_with_the_reason(tmp_path):
     assert (view.status, view.detail) == ("failed", "job job failed after 1 of 3 rounds: no device could train")
 
 
-def test_a_simulation_is_told_as_a_coordinator_would_tell_it(run_folders):
+def test_simulation_folder_gives_the_same_views_as_a_coordinator(run_folders):
     view, progress, visits, devices = read(open_results(run_folders["visit"]))
     assert (view.status, view.round, view.rounds, view.strategy) == ("done", 3, 3, "visit")
     assert [it.round for it in progress.history] == [1, 2, 3]
@@ -82,17 +79,7 @@ def test_a_simulation_is_told_as_a_coordinator_would_tell_it(run_folders):
     assert {it.phase for it in visits if it.round == 1} == {"estimate", "train"}
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_folders_of_earlier_versions_open(version, tmp_path):
-    folder = unpacked(version, tmp_path, "simulation.tar.gz")
-    runs = open_all(sorted({each.parent for each in folder.rglob(CONFIG)}))
-    assert runs
-    for source in runs:
-        view, progress, _, _ = read(source)
-        assert len(progress.history) == view.round
-
-
-def test_what_is_appended_is_read_and_what_is_half_written_waits(tmp_path):
+def test_appended_rows_are_read_and_partial_rows_wait(tmp_path):
     folder = made(tmp_path / "run", round_row(1), visit_row(1, 0, 0, "a"))
     tail = TableTail(folder / VISITS)
     assert len(tail.news()[0]) == 1
@@ -103,28 +90,28 @@ def test_what_is_appended_is_read_and_what_is_half_written_waits(tmp_path):
         file.write('lines",5,0.1,0.2,0.5,1,1\n')
     assert [row["reason"] for row in tail.news()[0]] == ["two\nlines"]
     (folder / VISITS).write_text(VISIT_HEAD + visit_row(1, 0, 0, "z"))
-    rows, anew = tail.news()
-    assert ([row["device"] for row in rows], anew) == (["z"], True)
+    rows, replaced = tail.news()
+    assert ([row["device"] for row in rows], replaced) == (["z"], True)
 
 
-def test_of_a_long_table_the_newest_part_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_tail, "LARGEST", 300)
+def test_only_the_newest_part_of_a_long_table_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_tables, "MAX_FILE_BYTES", 300)
     folder = made(tmp_path / "run", round_row(1), "".join(visit_row(1, 0, hop, f"d{hop}") for hop in range(100)))
     source = open_results(folder)
     _, _, visits, _ = read(source)
     assert 0 < len(visits) < 10
     assert visits[0].device == "d99"
-    assert any("left out" in gap for gap in source.gaps())
+    assert any("not shown" in gap for gap in source.gaps())
 
 
-def test_a_folder_without_visits_opens_and_says_so(tmp_path):
+def test_folder_without_visits_opens_with_a_notice(tmp_path):
     source = open_results(made(tmp_path / "run", round_row(1), None))
     view, progress, visits, _ = read(source)
     assert (view.round, len(progress.history), len(visits)) == (1, 1, 0)
     assert any(VISITS in gap for gap in source.gaps())
 
 
-def test_hostile_rows_are_cut_cleaned_or_left_out(tmp_path):
+def test_hostile_rows_are_cut_cleaned_or_skipped(tmp_path):
     name = "\u202e<script>alert(1)</script>\x1b[31m" + "x" * 500
     rounds = round_row(1) + "2,1e999,nan,x,2,0,1000,1.0,2.0,,,,,,\n" + "3,0.5,1.0,1,2,0,1e400,1.0,3.0,,,,,,\n"
     folder = made(tmp_path / "run", rounds, visit_row(1, 0, 0, name) + visit_row(1, 0, 0, "a", "eaten") + "1,2\n")
@@ -134,10 +121,10 @@ def test_hostile_rows_are_cut_cleaned_or_left_out(tmp_path):
     assert len(visits) == 1
     assert len(visits[0].device) <= 63
     assert visits[0].device.isprintable()
-    assert any("cannot be read" in gap for gap in source.gaps())
+    assert any("invalid rows" in gap for gap in source.gaps())
 
 
-def test_a_run_that_was_interrupted_says_how_to_go_on(tmp_path):
+def test_interrupted_run_suggests_resume(tmp_path):
     import os
 
     folder = made(tmp_path / "run", round_row(1))
@@ -148,7 +135,7 @@ def test_a_run_that_was_interrupted_says_how_to_go_on(tmp_path):
     assert "--resume" in view.detail
 
 
-def test_what_is_no_folder_of_results_is_refused_with_the_reason(tmp_path):
+def test_folder_without_results_is_refused_with_the_reason(tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
         open_results(tmp_path / "nothing")
     with pytest.raises(ConfigError, match=r"config.toml and rounds.csv are missing"):
@@ -159,21 +146,21 @@ def test_what_is_no_folder_of_results_is_refused_with_the_reason(tmp_path):
         open_results(folder)
 
 
-def test_a_folder_of_folders_stands_for_all_of_them_under_names_of_their_own(tmp_path, run_folders):
+def test_parent_folder_opens_all_runs_under_unique_names(tmp_path, run_folders):
     shutil.copytree(run_folders["visit"], tmp_path / "visit")
     found = open_all([run_folders["visit"].parent, tmp_path / "visit"])
     assert [it.name for it in found] == ["fedavg", "visit", "visit-2"]
 
 
-def test_an_unknown_job_or_device_is_named(tmp_path):
+def test_unknown_job_or_device_is_named_in_the_error(tmp_path):
     source = open_results(made(tmp_path / "run", round_row(1)))
-    with pytest.raises(UserError, match="holds the job 'job'"):
+    with pytest.raises(UserError, match="contains the job 'job'"):
         asyncio.run(source.job("other"))
     with pytest.raises(UserError, match="no device"):
         asyncio.run(source.device("other"))
 
 
-def test_a_job_whose_model_is_a_name_shows_it(tmp_path) -> None:
+def test_job_with_a_named_model_shows_the_name(tmp_path) -> None:
     folder = made(tmp_path / "job", round_row(1))
     (folder / CONFIG).write_text('name = "job"\nmodel = "net:Net"\n')
     view, *_ = read(open_results(folder))

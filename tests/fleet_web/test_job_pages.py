@@ -1,4 +1,4 @@
-"""*Job* and *Compare* in a real browser, from the folders of simulations that were really run."""
+"""*Job* and *Compare* in a real browser, with result folders of real simulations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TURNED = "\u202ebackwards\u2066 \x1b[31mred"
 
 @pytest.fixture(scope="module")
 def hostile(run_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose devices and reasons are what nobody should call them."""
+    """A run whose devices and failure reasons have hostile names."""
     folder = tmp_path_factory.mktemp("evil") / "hostile"
     shutil.copytree(run_folders["visit"], folder)
     for name in (VISITS, "devices.csv"):
@@ -72,9 +72,11 @@ def job(address: str, folder: str, name: str = "visit") -> str:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(320, True), (1920, False)])
-def test_a_simulations_folder_is_a_job_page(browser: Browser, address: str, width: int, dark: bool, tmp_path: Path):
+def test_simulation_folder_is_shown_as_a_job_page(
+    browser: Browser, address: str, width: int, dark: bool, tmp_path: Path
+):
     browser.open(job(address, "visit"), width=width, dark=dark)
-    browser.wait_text("Who takes part")
+    browser.wait_text("Participation")
     browser.wait_for(".tour .ring .hop.done")
     browser.wait_for(".scroll tbody tr")
     assert browser.text("h1") == "visit"
@@ -87,7 +89,7 @@ def test_a_simulations_folder_is_a_job_page(browser: Browser, address: str, widt
     assert browser.shot(tmp_path / "job.png").stat().st_size > 10_000
 
 
-def test_rounds_can_be_chosen_and_replayed_and_the_rings_stay_the_same_elements(browser: Browser, address: str):
+def test_replaying_a_round_keeps_the_ring_elements(browser: Browser, address: str):
     browser.open(job(address, "visit"))
     browser.wait_for(".tour .ring .hop.done")
     heading = browser.text(".tour h3")
@@ -104,28 +106,28 @@ def test_rounds_can_be_chosen_and_replayed_and_the_rings_stay_the_same_elements(
     assert browser.js("return ring.isConnected && node.isConnected && ring === document.querySelector('.ring')")
 
 
-def test_curves_stand_by_round_time_and_bytes(browser: Browser, address: str):
+def test_curves_can_be_shown_by_round_time_and_bytes(browser: Browser, address: str):
     browser.open(job(address, "visit"))
     for act, words in (("by:bytes", "MB over MQTT"), ("by:time", "seconds"), ("by:round", "round")):
         button = browser.wait_for(f"button[data-act='{act}']")
         button.send_keys(Keys.ENTER)  # by keyboard
         browser.wait(partial(below_is, browser, words), words)
-        assert browser.js("return document.activeElement.dataset.act") == act  # the focus stays
+        assert browser.js("return document.activeElement.dataset.act") == act  # the focus is kept
 
 
 def below_is(browser: Browser, words: str) -> bool:
     return words in browser.js("return document.querySelector('.charts .axis')?.textContent ?? ''")
 
 
-def test_models_that_go_to_one_device_each_have_a_ring_for_each_site(browser: Browser, address: str):
+def test_single_device_tours_form_one_ring_per_site(browser: Browser, address: str):
     browser.open(job(address, "fedavg", "fedavg"))
     browser.wait_for(".tour .ring")
     assert [it.text for it in browser.all(".tour h3")] == ["Site site-1", "Site site-2"]
 
 
-def test_hostile_names_are_only_text(browser: Browser, address: str):
+def test_hostile_names_stay_text(browser: Browser, address: str):
     browser.open(job(address, "hostile"), width=320)
-    browser.wait_text("Who takes part")
+    browser.wait_text("Participation")
     browser.wait_for(".scroll tbody tr")
     assert "owned" not in browser.driver.title
     assert browser.all(".page img, .page script") == []
@@ -138,7 +140,7 @@ def test_hostile_names_are_only_text(browser: Browser, address: str):
     assert browser.violations() == []
 
 
-def test_a_folder_that_grows_is_followed_without_losing_the_place(
+def test_growing_folder_is_followed_without_losing_position(
     browser: Browser, address: str, growing: Path, run_folders: dict[str, Path]
 ):
     browser.open(job(address, "growing"))
@@ -147,13 +149,13 @@ def test_a_folder_that_grows_is_followed_without_losing_the_place(
     browser.js("window.tile = document.querySelector('.tiles dd'); window.scrollTo(0, 300)")
     for name in (VISITS, ROUNDS):
         whole = (run_folders["visit"] / name).read_text()
-        with (growing / name).open("a") as file:  # as a run does: the table is never shorter than before
+        with (growing / name).open("a") as file:  # the last section: nothing above it moves any more
             file.write(whole.removeprefix((growing / name).read_text()))
     browser.wait_text("3 of 3", ".tiles")
     assert browser.js("return tile.isConnected && window.scrollY") == 300
 
 
-def test_all_jobs_are_listed_and_lead_to_their_pages(browser: Browser, address: str):
+def test_all_jobs_are_listed_and_link_to_their_pages(browser: Browser, address: str):
     browser.open(f"{address}/jobs")
     browser.wait(lambda: len(browser.all("tbody tr")) == 4, "four jobs")
     assert browser.violations() == []
@@ -162,15 +164,13 @@ def test_all_jobs_are_listed_and_lead_to_their_pages(browser: Browser, address: 
     assert browser.text("h1") == "fedavg"
 
 
-def test_what_is_not_there_is_said(browser: Browser, address: str):
-    browser.open(job(address, "visit", "nobody"))
-    browser.wait_text("holds the job 'visit'")
+def test_unknown_job_is_reported(browser: Browser, address: str):
+    browser.open(job(address, "visit", "unknown"))
+    browser.wait_text("contains the job 'visit'")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(320, False), (1920, True)])
-def test_runs_lie_over_each_other_and_curves_are_hidden_by_keyboard(
-    browser: Browser, address: str, width: int, dark: bool
-):
+def test_compared_runs_overlap_and_curves_hide_by_keyboard(browser: Browser, address: str, width: int, dark: bool):
     browser.open(f"{address}/compare", width=width, dark=dark)
     browser.wait_for(".charts [data-key=curve-1]")
     assert browser.overflow() <= 0

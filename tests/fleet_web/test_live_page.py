@@ -1,4 +1,4 @@
-"""A page that stays open over a real coordinator: it acts when it may, and survives its coordinator and its broker."""
+"""A page that stays open over a real coordinator: operator actions, and recovery from restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFleet]:
     live.stop()
 
 
-def test_an_act_asks_once_more_and_stands_in_the_audit_log_and_a_page_survives_restarts(
+def test_confirmed_action_is_audited_and_page_survives_restarts(
     browser: Browser, fleet: LiveFleet, tmp_path: Path
 ) -> None:
     broker, logins = fleet.brokers["cloud"], tmp_path / "logins"
@@ -35,7 +35,7 @@ def test_an_act_asks_once_more_and_stands_in_the_audit_log_and_a_page_survives_r
         browser.click("button")
         browser.wait_text("1 device at 1 site")
         with fleet.operator() as operator:
-            operator.submit(job_text("waits", devices=4))  # there is one: it waits
+            operator.submit(job_text("waits", devices=4))  # no device is online, so the job waits
         browser.open(f"{address}/job/waits")
         browser.wait_text("Acts")
         browser.press("Stop …")
@@ -43,7 +43,7 @@ def test_an_act_asks_once_more_and_stands_in_the_audit_log_and_a_page_survives_r
         browser.wait(lambda: not browser.all(".q-dialog"), "the dialog to close")
         browser.press("Stop …")
         browser.press("Yes, stop")
-        browser.wait_text("waits is stopped.")
+        browser.wait_text("Stopped waits.")
         with fleet.operator() as operator:
             assert operator.job("waits").status == "stopped"
             acts = [(it.who, it.what, it.outcome) for it in operator.audit()]
@@ -56,9 +56,9 @@ def test_an_act_asks_once_more_and_stands_in_the_audit_log_and_a_page_survives_r
         fleet.kill("cloud")
         fleet.restart_broker()
         browser.wait_text("The coordinator cannot be reached")
-        assert "pi-1" in browser.text()  # what it said last
+        assert "pi-1" in browser.text()  # the last known state
         fleet.start("cloud")
         browser.wait(lambda: "cannot be reached" not in browser.text(), "the coordinator again")
         fleet.kill("pi-1")
-        browser.wait_text("gone for")
-        assert browser.js("return window.same")  # nobody had to load it anew
+        browser.wait_text("offline for")
+        assert browser.js("return window.same")  # the page was not reloaded

@@ -1,4 +1,4 @@
-"""The live picture: a real fleet over a real Mosquitto, a device that is killed before its turn, and a spare."""
+"""The live tour image: a real fleet over a real Mosquitto, a device killed before its turn, and a spare."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.console.job_report import write_report
-from fleet_web.folder.opening import open_all
-from fleet_web.story.visit_book import VisitBook
+from fleet_web.sources.folder_source import open_all
+from fleet_web.story.job_story import VisitBook
 from tests.fleet_web.browser import Browser, web
 from tests.live.live_fleet import FLEET, LiveFleet, compile_here
 
@@ -43,12 +43,12 @@ on = false
 on_lost_visit = "swap"
 lease = 600.0
 """
-"""Nothing is estimated before the first tour. The lease is longer than the test may take to let a device go on."""
+"""Nothing is estimated before the first tour. The lease is longer than the test may take to resume a device."""
 HALTED = "[broker]\nkeepalive = 3600\n"
 """Settings of a device that the broker counts as online while its process is stopped."""
 HOPS = "return [...document.querySelectorAll('.hops li bdi')].map(each => each.textContent)"
 STEPPED_IN = """return document.querySelector('.ring .hop .spare') !== null
-  && document.querySelector('.hops').innerText.includes('before it ' + arguments[0])"""
+                    && document.querySelector('.hops').innerText.includes('earlier: ' + arguments[0])"""
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def signal_all(fleet: LiveFleet, names: Iterable[str], number: signal.Signals) -
             os.kill(fleet.processes[name].pid, number)
 
 
-def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, fleet: LiveFleet, tmp_path: Path):
-    """Devices are halted where the model is to be seen: the picture stays until the page has shown it."""
+def test_live_page_shows_the_model_moving_and_a_spare_joining(browser: Browser, fleet: LiveFleet, tmp_path: Path):
+    """Devices are halted while they hold the model, so that the page has time to show it."""
     compile_here(JOB)
     broker = fleet.brokers["cloud"]
     with web("--broker", f"{broker.host}:{broker.port}", "--fleet", FLEET) as address:
@@ -82,7 +82,7 @@ def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, 
         first, second, last = browser.js(HOPS)
         fleet.kill(last)
         (fleet.folder / "agent.toml").write_text(f"{HALTED}[limits]\nmetered_file = '{tmp_path}'\n")
-        fleet.start(last)  # from now on it declines: the folder is there
+        fleet.start(last)  # from now on it declines, because the metered file exists
         signal_all(fleet, (first, second), signal.SIGCONT)
         browser.wait(lambda: browser.js(STEPPED_IN, last), f"a spare in place of {last}")
         browser.shot(tmp_path / "live.png")

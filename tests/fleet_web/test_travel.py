@@ -1,10 +1,10 @@
-"""Where models are: tours from visits and from a coordinator's views, spares, lost hops, and the replay of a round."""
+"""Positions of models: tours from visits and from a coordinator's views, spares, lost hops, and a round's replay."""
 
 from __future__ import annotations
 
-from fleet_web.story.travel import length, past_round, present_tour, replayed
-from sojourn.protocol.fleet_messages import VisitNote
-from sojourn.protocol.wire import HopEnd, TourTold, TourView
+from fleet_web.story.tour_history import length, past_round, present_tour, replayed
+from sojourn.protocol.operator_messages import VisitNote
+from sojourn.protocol.wire import HopEnd, HopEnds, TourView
 
 
 def note(tour: int, hop: int, device: str, status: str = "done", reason: str = "", seconds: float = 1.0) -> VisitNote:
@@ -12,12 +12,12 @@ def note(tour: int, hop: int, device: str, status: str = "done", reason: str = "
 
 
 def view(**changes: object) -> TourView:
-    told = {"number": 3, "site": "site", "hops": ("a", "b", "c"), "hop": 1, "device": "b", "step": 2, "steps": 4,
+    reported = {"number": 3, "site": "site", "hops": ("a", "b", "c"), "hop": 1, "device": "b", "step": 2, "steps": 4,
             "lost": 0, "done": False}  # fmt: skip
-    return TourView(**{**told, **changes})  # type: ignore[arg-type]
+    return TourView(**{**reported, **changes})  # type: ignore[arg-type]
 
 
-def test_a_past_round_shows_who_declined_and_which_spare_stepped_in():
+def test_past_round_shows_declined_devices_and_spares():
     visits = [
         note(7, 0, "a"),
         note(7, 1, "b", "declined", "hot: 82 C"),
@@ -35,45 +35,38 @@ def test_a_past_round_shows_who_declined_and_which_spare_stepped_in():
     assert tour.lost == 2
 
 
-def test_of_a_round_with_estimates_the_last_tours_are_those_that_trained():
+def test_only_training_tours_of_a_round_are_shown():
     visits = [note(number, 0, f"d{number}") for number in range(5)]
     assert [tour.number for tour in past_round(1, visits, tours=2).tours] == [3, 4]
     assert len(past_round(1, visits).tours) == 5
 
 
-def test_a_present_tour_has_its_model_at_one_hop():
+def test_current_tour_has_its_model_at_one_hop():
     tour = present_tour(view())
     assert [hop.state for hop in tour.hops] == ["done", "here", "waiting"]
     assert (tour.at, tour.share) == (1, 0.5)
 
 
-def test_a_present_tour_shows_lost_hops_and_the_spare_that_has_the_model():
-    told = TourTold((HopEnd(0, "a", "lost", "silent"), HopEnd(1, "b", "declined", "metered")))
-    tour = present_tour(view(device="x", lost=2, told=told))
+def test_current_tour_shows_lost_hops_and_the_active_spare():
+    reported = HopEnds((HopEnd(0, "a", "lost", "silent"), HopEnd(1, "b", "declined", "metered")))
+    tour = present_tour(view(device="x", lost=2, reported=reported))
     assert [hop.mark for hop in tour.hops] == ["lost", "here", "waiting"]
     assert tour.hops[1].spare
     assert tour.hops[1].tries[0].reason == "metered"
-    assert all(hop.told for hop in tour.hops)
 
 
-def test_an_older_coordinator_does_not_tell_which_hop_was_lost_and_nothing_is_made_up():
-    tour = present_tour(view(lost=1))
-    assert not tour.hops[0].told
-    assert present_tour(view()).hops[0].told
-
-
-def test_a_wave_is_at_all_its_devices_at_once():
-    told = TourTold((HopEnd(4, "b", "done"),), merges=3)
-    tour = present_tour(view(hop=4, device="c", told=told))
+def test_wave_is_at_all_its_devices_at_once():
+    reported = HopEnds((HopEnd(4, "b", "done"),), merges=3)
+    tour = present_tour(view(hop=4, device="c", reported=reported))
     assert [hop.state for hop in tour.hops] == ["here", "done", "here"]
     assert tour.merges == 3
 
 
-def test_a_tour_that_is_home_is_over_whatever_was_last_heard():
+def test_finished_tour_has_all_hops_done():
     assert {hop.state for hop in present_tour(view(done=True, hop=3, device=None)).hops} == {"done"}
 
 
-def test_a_replay_goes_from_the_first_hop_to_what_happened():
+def test_replay_runs_from_the_first_hop_to_the_final_state():
     travel = past_round(1, [note(1, 0, "a", seconds=2.0), note(1, 1, "b", "declined", "hot", 1.0), note(1, 1, "x")])
     assert length(travel) == 4.0
     states = [[hop.state for hop in replayed(travel, at).tours[0].hops] for at in (0.0, 2.5, 3.5, 4.0)]
@@ -83,6 +76,6 @@ def test_a_replay_goes_from_the_first_hop_to_what_happened():
     assert replayed(travel, 4.0).tours[0].done
 
 
-def test_tours_with_one_device_each_are_side_by_side():
+def test_single_device_tours_are_shown_in_parallel():
     assert past_round(1, [note(1, 0, "a"), note(2, 0, "b")]).side_by_side
     assert not past_round(1, [note(1, 0, "a"), note(1, 1, "b")]).side_by_side

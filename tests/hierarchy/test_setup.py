@@ -1,4 +1,4 @@
-"""`sojourn edge init`: a site's settings, its broker, and the way to the coordinator's."""
+"""`sojourn edge init`: a site's settings, its broker, and its connection to the coordinator's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from coordinator.admin import credentials
 from hierarchy.commands import app
 from hierarchy.settings import EdgeSettings
 from sojourn.brokers import fleet as folders
-from sojourn.brokers.bundle import write_bundle
-from sojourn.brokers.fleet import FleetFile
+from sojourn.brokers.configuration import Listeners
+from sojourn.brokers.fleet import FleetFile, write_bundle
 from sojourn.errors import ConfigError
 from sojourn.links.settings import TlsSettings, read_password
 from sojourn.settings import read_settings
@@ -21,9 +21,10 @@ from tests.there import there
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """Made where the coordinator is."""
+    """Return a bundle made at the coordinator."""
     cloud = tmp_path / "cloud"
-    folders.create(cloud, FleetFile(fleet="field", hosts=("cloud.example",)), signed_here=True)
+    made = FleetFile(fleet="field", hosts=("cloud.example",), listeners=Listeners(password=8883))
+    folders.create(cloud, made, signed_here=True)
     folders.admit(cloud, "hq", "cloud", "password")
     fleet, secret = folders.admit(cloud, "s1", "edge", "password")
     write_bundle(tmp_path / "s1.tar.gz", credentials.edge_bundle(cloud, fleet, "s1", secret))
@@ -37,7 +38,7 @@ def init(folder: Path, *arguments: str) -> str:
     return done.output
 
 
-def test_a_site_with_its_own_broker_reaches_both(bundle: Path, tmp_path: Path) -> None:
+def test_site_with_its_own_broker_reaches_both(bundle: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     init(site, "--bundle", str(bundle), "--host", "192.0.2.9")
     made = read_settings(str(site / "edge.toml"), {}, EdgeSettings)
@@ -56,16 +57,16 @@ def test_a_site_with_its_own_broker_reaches_both(bundle: Path, tmp_path: Path) -
     assert (site / "fleet" / "ca.pem").read_bytes() != (tmp_path / "cloud" / "ca.pem").read_bytes()
 
 
-def test_commands_for_a_site_take_its_fleet_folder(bundle: Path, tmp_path: Path) -> None:
+def test_printed_commands_use_the_fleet_folder(bundle: Path, tmp_path: Path) -> None:
     folder = tmp_path / "barn" / "members"
     words = ["init", "--bundle", str(bundle), "--host", "h", "--fleet-folder", str(folder)]
-    said = CliRunner().invoke(app, words, catch_exceptions=False).output
-    assert f"sojourn fleet add-device NAME --fleet-folder {folder}\n" in said
+    output = CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert f"sojourn fleet add-device NAME --fleet-folder {folder}\n" in output
     assert folders.read(folder).fleet == "field"
     assert (tmp_path / "barn" / "edge.toml").exists()
 
 
-def test_a_new_site_has_a_listener_for_passwords_only_if_it_is_wanted(bundle: Path, tmp_path: Path) -> None:
+def test_new_site_has_a_password_listener_only_on_request(bundle: Path, tmp_path: Path) -> None:
     for name, flags in (("without", []), ("with", ["--password-port", "9883"])):
         init(tmp_path / name, "--bundle", str(bundle), "--host", "h", *flags)
         port = int(flags[-1]) if flags else 0
@@ -75,7 +76,7 @@ def test_a_new_site_has_a_listener_for_passwords_only_if_it_is_wanted(bundle: Pa
         assert (f"\nlistener {port}\n" in conf) == bool(port)
 
 
-def test_without_a_local_port_the_edge_server_uses_tls_too(bundle: Path, tmp_path: Path) -> None:
+def test_edge_server_uses_tls_without_a_local_port(bundle: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     init(site, "--bundle", str(bundle), "--host", "h", "--local-port", "0", "--certificate-port", "9884")
     made = read_settings(str(site / "edge.toml"), {}, EdgeSettings)
@@ -86,7 +87,7 @@ def test_without_a_local_port_the_edge_server_uses_tls_too(bundle: Path, tmp_pat
     assert Path(there(made.broker.tls.ca_file)).read_bytes() == (site / "fleet" / "ca.pem").read_bytes()
 
 
-def test_a_site_that_shares_the_coordinators_broker_has_no_keys_of_its_own(bundle: Path, tmp_path: Path) -> None:
+def test_site_on_the_shared_broker_has_no_own_keys(bundle: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     init(site, "--bundle", str(bundle), "--shared-broker")
     made = read_settings(str(site / "edge.toml"), {}, EdgeSettings)
@@ -95,7 +96,7 @@ def test_a_site_that_shares_the_coordinators_broker_has_no_keys_of_its_own(bundl
     assert not (site / "fleet").exists()
 
 
-def test_without_a_bundle_a_person_says_where_the_coordinator_is(tmp_path: Path) -> None:
+def test_coordinator_address_comes_from_flags_without_a_bundle(tmp_path: Path) -> None:
     site, password, ca = tmp_path / "site", tmp_path / "password", tmp_path / "ca"
     password.write_text("secret\n")
     ca.write_text("a certificate")
@@ -108,7 +109,7 @@ def test_without_a_bundle_a_person_says_where_the_coordinator_is(tmp_path: Path)
     assert made.cloud_broker.tls == TlsSettings(ca_file=str(site / "edge.cloud.ca.pem"))
 
 
-def test_what_is_missing_or_there_already_is_said_and_nothing_is_made(bundle: Path, tmp_path: Path) -> None:
+def test_missing_flags_and_existing_files_are_rejected(bundle: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     for arguments, message in (
         ((), "--bundle or --name is missing"),

@@ -1,7 +1,7 @@
 """`make test-homeassistant`: a real fleet on a real Mosquitto, seen by a real Home Assistant and its validators.
 
-Home Assistant runs in an environment of its own. The version that Python 3.11 can run knows no discovery by device yet:
-a client of its own does what later versions do, and makes a message for each component of a device's message.
+Home Assistant runs in a separate environment. The version that Python 3.11 can run knows no discovery by device yet:
+a separate client does what later versions do, and makes a message for each component of a device's message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from hierarchy.edge.home_assistant.payloads import ShownDevice, ShownRelease, discovery_payload, shown
 from sojourn.brokers.acl import CLEANER
-from sojourn.protocol import home_topics, topics
+from sojourn.protocol import topics
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Offer
 from tests.live import witness
@@ -44,8 +44,8 @@ class Splitter(HomeClient):
         self._work = threading.Lock()
         super().__init__(address, SPLITTER)
 
-    def _hear(self, client, data, message) -> None:
-        super()._hear(client, data, message)
+    def _receive(self, client, data, message) -> None:
+        super()._receive(client, data, message)
         parts = message.topic.split("/")
         if parts[:2] != ["homeassistant", "device"]:
             return
@@ -111,32 +111,32 @@ class HomeAssistant:
         self._process.wait(LIMIT)
 
 
-def shown_release(fleet: LiveFleet, home: HomeAssistant, heard: Splitter) -> None:
-    """A device that says odd things of itself, and serves a release: by our payloads, through the broker."""
+def shown_release(fleet: LiveFleet, home: HomeAssistant, received: Splitter) -> None:
+    """A device with odd texts in its offer, serving a release: by our payloads, through the broker."""
     odd = Offer("\x1b[31m1\u202e", "<script>" * 20, "r", 1, 1, (), "d")
     payload = discovery_payload(FLEET, SHOWN, "odd", odd, ["digits"])
     assert not home.ask("schemas", payload=json.loads(payload))
     reason = shown("declined: hot: \u00e9\u202e\x00 {{ 1 / 0 }} " + "x" * 2000)
     state = ShownDevice(online=True, reason=reason, releases={"digits": ShownRelease("none", "2")})
-    heard.say(home_topics.device_state(FLEET, SHOWN, "odd"), state.encoded(), retain=True)
-    identity = home_topics.object_id(FLEET, SHOWN, "odd")
-    heard.say(home_topics.discovery("homeassistant", identity), payload, retain=True)
+    received.report(topics.device_state(FLEET, SHOWN, "odd"), state.encoded(), retain=True)
+    identity = topics.object_id(FLEET, SHOWN, "odd")
+    received.report(topics.discovery("homeassistant", identity), payload, retain=True)
     fleet.wait(lambda: home.release("odd") == ["on", "2"], "a release that is to be served")
-    # Each entity is made from a message of its own, and has its first state some time later.
+    # Each entity is made from a separate message, and has its first state some time later.
     fleet.wait(lambda: home.state("odd", "reason") == reason, "the reason as it was sent")
     print("release ordered:", home.release("odd"), "reason:", str(home.state("odd", "reason"))[:40])
     served = ShownDevice(online=True, releases={"digits": ShownRelease("2", "2")})
-    heard.say(home_topics.device_state(FLEET, SHOWN, "odd"), served.encoded(), retain=True)
+    received.report(topics.device_state(FLEET, SHOWN, "odd"), served.encoded(), retain=True)
     fleet.wait(lambda: home.release("odd") == ["off", "2"], "a release that is served")
     fleet.wait(lambda: home.state("odd", "loss") == "unknown", "a loss that is not known")
     print("release served:", home.release("odd"), "loss:", home.state("odd", "loss"))
 
 
-def followed(fleet: LiveFleet, home: HomeAssistant, heard: Splitter) -> None:
+def followed(fleet: LiveFleet, home: HomeAssistant, received: Splitter) -> None:
     """What a person would look at, one after another; each line that is printed was seen by Home Assistant itself."""
     fleet.wait(lambda: home.states("online") == ["on", "on"], "two devices that are online")
     print("found: 2 devices, online:", home.states("online"), "visits:", home.states("visits"))
-    configs = heard.kept("homeassistant/device/")
+    configs = received.kept("homeassistant/device/")
     objections = {topic: home.ask("schemas", payload=json.loads(payload)) for topic, payload in configs.items()}
     assert len(configs) == len(DEVICES)
     assert not any(objections.values()), objections
@@ -146,7 +146,7 @@ def followed(fleet: LiveFleet, home: HomeAssistant, heard: Splitter) -> None:
     found = home.ask("schemas", payload=broken)
     assert len(found) >= 2, "validators that accept everything"
     print(f"validators: {len(configs)} messages without an objection; a broken one has {len(found)}: {found}")
-    shown_release(fleet, home, heard)
+    shown_release(fleet, home, received)
     job = job_text("shown", 1, devices=2).replace("sets = 2", "sets = 1").partition("[estimator]")[0]
     assert fleet.run(job, "shown").status == "done"
     # One to learn what its data is like, one to train.
@@ -163,7 +163,7 @@ def followed(fleet: LiveFleet, home: HomeAssistant, heard: Splitter) -> None:
     print("one agent killed: online", home.states("online"))
     broker = fleet.brokers["cloud"]
     cleaner = HomeClient(f"{broker.host}:{broker.port}", CLEANER)
-    cleaner.say(topics.state(FLEET, Address("device", "pi-1")), b"", retain=True)
+    cleaner.report(topics.state(FLEET, Address("device", "pi-1")), b"", retain=True)
     cleaner.close()
     fleet.wait(lambda: home.states("online") == ["on", None], "its removal")
     print("device removed: entities", [name for name in home.ask("entities") if "pi_" in name])

@@ -1,4 +1,4 @@
-"""Home Assistant itself, without its pages: its core and its MQTT integration on a broker, told what to do by lines.
+"""Home Assistant itself, without its pages: its core and its MQTT integration on a broker, controlled by lines.
 
 Runs with the Python of an environment in which `homeassistant` is installed, and knows nothing of Sojourn. Each line
 that comes on standard input is a question as JSON, each answer a line: `states`, `entities`, `schemas`, `end`.

@@ -1,4 +1,4 @@
-"""A member of a fleet that keeps to no rule: says anything to anybody that the broker lets it say."""
+"""A fleet member that breaks the protocol: it sends any message that the broker lets it send."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     from paho.mqtt.client import MQTTMessage
 
-    from sojourn.brokers.run import Broker
+    from sojourn.brokers.local_broker import Broker
 
 Fields = dict[str, Any]
 
 
 class BadMember:
-    """A client with a member's name. What it hears is kept as plain maps; what it says is packed without a check."""
+    """A client with a member's name. Received messages are kept as plain maps; sent ones are packed without a check."""
 
     def __init__(self, broker: Broker, fleet: str, role: Role, name: str) -> None:
         self.address = Address(role, name)
-        self.heard: list[tuple[str, Fields]] = []
+        self.received: list[tuple[str, Fields]] = []
         self.blobs: dict[bytes, bytes] = {}
-        """What it hands out to whoever asks."""
+        """The blobs that it serves to any node."""
         self.on_hearing: Callable[[str, Fields], None] = lambda _sender, _message: None
         self._fleet = fleet
         self._number = 0
@@ -44,18 +44,18 @@ class BadMember:
         inbox = topics.inbox_filter(fleet, self.address)
         self._client.on_connect = lambda *_: self._client.subscribe(inbox, 1) and None
         self._client.on_subscribe = lambda *_: self._connected.set()
-        self._client.on_message = lambda _client, _data, message: self._hear(message)
+        self._client.on_message = lambda _client, _data, message: self._receive(message)
         self._client.connect(broker.host, broker.port)
         self._client.loop_start()
         assert self._connected.wait(LIMIT)
 
-    def say(self, role: Role, to: str, kind: str, *, retain: bool = False, **fields: Any) -> None:
-        """Send a message with whatever fields."""
+    def report(self, role: Role, to: str, kind: str, *, retain: bool = False, **fields: Any) -> None:
+        """Send a message with any fields."""
         topic = topics.inbox(self._fleet, Address(role, to), self.address.name)
         self._client.publish(topic, self._packed(kind, fields), qos=1, retain=retain)
 
     def born(self, **fields: Any) -> None:
-        """Be there, with any offer, until the end of the block."""
+        """Be online, with any offer, until the end of the block."""
         self._born = True
         self._show("birth", fields)
 
@@ -64,19 +64,19 @@ class BadMember:
         self._client.publish(topic, self._packed(kind, fields), qos=1, retain=True).wait_for_publish(LIMIT)
 
     def blob(self, data: bytes, encoding: str = "raw") -> Fields:
-        """A reference to these bytes, which are handed out to whoever asks."""
+        """Return a reference to these bytes, which are served to any node."""
         ref = ref_of(data)
         self.blobs[ref.digest] = data
         return {"digest": ref.digest, "size": ref.size, "encoding": encoding}
 
     def wait(self, kind: str, count: int = 1, **fields: Any) -> Fields:
-        """The newest message of a kind with these fields, when at least `count` have come."""
+        """Return the newest message of a kind with these fields, once at least `count` have arrived."""
 
         def found() -> list[Fields]:
-            said = [message for _, message in list(self.heard) if message["kind"] == kind]
-            return [message for message in said if fields.items() <= message.items()]
+            output = [message for _, message in list(self.received) if message["kind"] == kind]
+            return [message for message in output if fields.items() <= message.items()]
 
-        wait_until(lambda: len(found()) >= count, f"{count} of {kind}", lambda: [it["kind"] for _, it in self.heard])
+        wait_until(lambda: len(found()) >= count, f"{count} of {kind}", lambda: [it["kind"] for _, it in self.received])
         return found()[-1]
 
     def __enter__(self) -> Self:
@@ -92,15 +92,17 @@ class BadMember:
         self._number += 1
         return bytes(msgpack.packb({"id": self._number, "epoch": self._epoch, "kind": kind, **fields}))
 
-    def _hear(self, message: MQTTMessage) -> None:
-        sender, said = message.topic.rpartition("/")[2], msgpack.unpackb(message.payload, strict_map_key=False)
-        self.heard.append((sender, said))
+    def _receive(self, message: MQTTMessage) -> None:
+        sender, output = message.topic.rpartition("/")[2], msgpack.unpackb(message.payload, strict_map_key=False)
+        self.received.append((sender, output))
         role: Role = "edge" if self.address.role != "edge" else ("device" if sender != "cloud" else "cloud")
-        data = self.blobs.get(said.get("digest", b""))
-        if said["kind"] == "fetch" and data is not None:
-            at = said["first"] * LEAF
-            self.say(role, sender, "chunk", digest=said["digest"], first=said["first"], data=data[at : at + 2 * LEAF])
-        elif said["kind"] == "fetch-hashes" and data is not None:
-            hashes = leaf_hashes(data)[said["first"] * 32 :]
-            self.say(role, sender, "hashes", digest=said["digest"], first=said["first"], hashes=hashes)
-        self.on_hearing(sender, said)
+        data = self.blobs.get(output.get("digest", b""))
+        if output["kind"] == "fetch" and data is not None:
+            at = output["first"] * LEAF
+            self.report(
+                role, sender, "chunk", digest=output["digest"], first=output["first"], data=data[at : at + 2 * LEAF]
+            )
+        elif output["kind"] == "fetch-hashes" and data is not None:
+            hashes = leaf_hashes(data)[output["first"] * 32 :]
+            self.report(role, sender, "hashes", digest=output["digest"], first=output["first"], hashes=hashes)
+        self.on_hearing(sender, output)

@@ -1,4 +1,4 @@
-"""Real processes on a real Mosquitto, each of which can be killed and started again."""
+"""Real processes on a real Mosquitto; each can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings import read_job
 from coordinator.machine.coordinator import Coordinator
 from coordinator.records import ENDED
-from coordinator.rounds.kit_cache import KitCache
-from coordinator.rounds.preparing import PrepareJob, prepare
-from sojourn.brokers import run as brokers
-from sojourn.brokers.acl import Members, acl_lines, left_behind
+from coordinator.rounds.preparing import KitCache, PrepareJob, prepare
+from sojourn.brokers import local_broker as brokers
+from sojourn.brokers.acl import Members, acl_lines, retained_topics
 from sojourn.brokers.configuration import local_conf
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.links.settings import LocalBroker
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.mending import read_record
+from sojourn.protocol.limits import decoded
 from sojourn.protocol.spec import Kit
 from sojourn.store.blobs import FolderBlobs
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -50,7 +49,7 @@ FLEET = "live"
 
 
 def split_digits(folder: Path, names: list[str]) -> None:
-    """Digits, unevenly: device k has mostly the classes k, k+1 and k+2."""
+    """Split the digits unevenly: device k has mostly the classes k, k+1 and k+2."""
     x, y = digits_split(train=True)
     draw = np.random.default_rng(3)
     owner = (y + draw.integers(0, 3, len(y))) % len(names)
@@ -78,11 +77,11 @@ epochs = 5
 
 
 def compile_here(text: str) -> None:
-    """Compile a job's model in this process, where torch is loaded once for all tests: a coordinator finds the kit.
+    """Compile a job's model in this process, where torch is loaded once for all tests; coordinators find the kit.
 
-    Not one of a user's own, which every coordinator compiles itself.
+    Not for custom models, which every coordinator compiles itself.
     """
-    if not read_job(text, "job").model.own:
+    if not read_job(text, "job").model.custom:
         prepare(PrepareJob("job", text), MemoryBlobs(), KitCache())
 
 
@@ -103,11 +102,11 @@ class LiveFleet:
         homes: tuple[str, ...] = (),
         witnessed: bool = False,
     ):
-        """`data` is each device's file, unless it is given a part of the digits.
+        """`data` is each device's file; by default each gets a part of the digits.
 
         `flags` are for all agents, `cloud_flags` for the coordinator, `edge_flags` for edge servers by their names.
-        `homes` are Home Assistant's names at the brokers. With `witnessed` somebody counts all that is said, from the
-        first word on.
+        `homes` are Home Assistant's names at the brokers. With `witnessed` a client counts all messages, from the first
+        one on.
         """
         self.folder = folder
         self.sites = sites
@@ -139,7 +138,7 @@ class LiveFleet:
         members = Members(
             devices=devices, edges=tuple(self.sites), clouds=("cloud",), operators=("operator",), homes=self._homes
         )
-        cleared = [topic for device in devices for topic in left_behind(FLEET, device, "device", members)]
+        cleared = [topic for device in devices for topic in retained_topics(FLEET, device, "device", members)]
         acl = acl_lines(FLEET, members, cleared) + witness.RULES
         settings = LocalBroker(port=port or free_ports(1)[0], kind="mosquitto", acl=acl, max_packet=self._max_packet)
         with pytest.MonkeyPatch.context() as patch:
@@ -166,7 +165,7 @@ class LiveFleet:
         self._paused.add(name)
 
     def resume(self, name: str) -> None:
-        """Let a node that was paused continue."""
+        """Let a paused node continue."""
         self._paused.discard(name)
         os.kill(self.processes[name].pid, signal.SIGCONT)
 
@@ -175,7 +174,7 @@ class LiveFleet:
         return self.processes[name].wait()
 
     def restart_broker(self, name: str = "cloud") -> None:
-        """kill -9 of a broker, then a new one at the same port."""
+        """Kill a broker with kill -9, and start a new one at the same port."""
         broker = self.brokers[name]
         subprocess.run(["kill", "-9", str(broker.pid)], check=True)
         broker.stop()
@@ -188,31 +187,31 @@ class LiveFleet:
         return (self.folder / f"{name}.log").read_text()
 
     def wait_for(self, name: str, words: str, count: int = 1) -> None:
-        """Until a line is in a node's log at least `count` times."""
+        """Wait until a line is in a node's log at least `count` times."""
         self.wait(lambda: self.log(name).count(words) >= count, f"{words!r} in the log of {name}")
 
     def wait(self, condition, what: str) -> None:
         wait_until(condition, what, self.logs)
 
     def logs(self) -> str:
-        """The end of every node's log."""
+        """Return the end of every node's log."""
         return "\n".join(f"--- {name}\n{self.log(name)[-2500:]}" for name in self.commands)
 
     def run(self, text: str, name: str):
-        """Submit a job and wait for its end; returns what the coordinator says of it."""
+        """Submit a job, wait for its end, and return the coordinator's view of it."""
         self.submit(text)
         return self.finish(name)
 
     def submit(self, text: str) -> None:
         compile_here(text)
         with self.operator() as operator:
-            operator.jobs(patience=LIMIT)  # the coordinator may still be starting
+            operator.jobs(timeout=LIMIT)  # the coordinator may still be starting
             operator.submit(text)
 
     def finish(self, name: str):
-        """Wait for the end of a job: each of its rounds may take as long as anything else that a test waits for."""
+        """Wait for the end of a job; each of its rounds has the full timeout."""
         with self.operator() as operator:
-            view = operator.job(name, patience=LIMIT)
+            view = operator.job(name, timeout=LIMIT)
             while view.status not in ENDED:
                 view = self._next_round(operator, name, view.round)
             return view
@@ -221,27 +220,27 @@ class LiveFleet:
         views: list[JobView] = []
 
         def has_moved() -> bool:
-            views[:] = [operator.job(name, patience=LIMIT)]
+            views[:] = [operator.job(name, timeout=LIMIT)]
             return views[0].round > done or views[0].status in ENDED
 
         self.wait(has_moved, f"round {done + 1} or the end of {name}")
         return views[0]
 
     def wait_for_devices(self, *devices: str) -> None:
-        """Until the coordinator has all these devices on its rosters, or all of the fleet."""
+        """Wait until the coordinator has all these devices on its rosters, by default all of the fleet."""
         wanted = set(devices or [device for site in self.sites.values() for device in site])
         with self.operator() as operator:
-            operator.jobs(patience=LIMIT)  # the coordinator may still be starting
+            operator.jobs(timeout=LIMIT)  # the coordinator may still be starting
             self.wait(lambda: wanted <= {it.device for it in operator.devices()[0] if it.here}, "all devices")
 
     def model(self, name: str) -> NDArray[np.float32]:
-        """A job's newest model, from the store of the coordinator that runs: to export it would take a process more."""
+        """Return a job's newest model, from the coordinator's store: an export would take another process."""
         store, coordinator = self.folder / "stores" / "cloud", Coordinator("cloud")
         with closing(sqlite3.connect(f"{(store / JOURNAL).as_uri()}?mode=ro", uri=True)) as journal:
             seq, snapshot = journal.execute("select seq, state from snapshot").fetchone() or (0, coordinator.snapshot())
             coordinator.restore(snapshot)
             for (record,) in journal.execute("select record from journal where seq > ? order by seq", (seq,)):
-                coordinator.apply(read_record(record, coordinator.record_form))
+                coordinator.apply(decoded(record, coordinator.record_form))
         job = coordinator.state.jobs[name]
         blobs = FolderBlobs(store / BLOBS)
         kit = unpack_blob(blobs.read(there(job.kit).digest), Kit)
@@ -261,6 +260,6 @@ class LiveFleet:
             broker.stop()
 
     def trained(self) -> list[str]:
-        """Every visit that was trained, as the devices' logs have it."""
+        """Return every trained visit, from the devices' logs."""
         lines = [line for site in self.sites.values() for device in site for line in self.log(device).splitlines()]
         return [line.partition("trained ")[2].partition(":")[0] for line in lines if "trained " in line]

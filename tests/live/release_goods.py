@@ -1,4 +1,4 @@
-"""Releases of a digits classifier: good ones, and one of each kind of bad."""
+"""Releases of a digits classifier: good ones, and one of each bad kind."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def _weights() -> tuple[np.ndarray, np.ndarray]:
 
 
 def digits_release(version: int, *, weight: int = 0) -> ReleaseFile:
-    """A good one, with so many idle numbers that its transfer takes time."""
+    """Return a good release; `weight` idle numbers make its transfer take time."""
     w, b = _weights()
     return _release(version, w, b, idle=weight)
 
 
 def forgetful(version: int) -> ReleaseFile:
-    """One that has learnt the digits in another order."""
+    """Return a release trained on the digits in another order."""
     w, b = _weights()
     return _release(version, np.roll(w, 1, axis=1), np.roll(b, 1))
 
 
 def slow(version: int) -> ReleaseFile:
-    """One that takes its time."""
+    """Return a slow release."""
     w, b = _weights()
     return _release(version, w, b, detour=60)
 
 
 def broken(version: int) -> ReleaseFile:
-    """One that is no graph."""
+    """Return a release that is not a graph."""
     good = digits_release(version)
     return release_of(good.card, b"this is not a model" * 100)
 
@@ -98,7 +98,7 @@ def _release(version: int, w: np.ndarray, b: np.ndarray, *, idle: int = 0, detou
 
 
 def _place(output: str, detour: int) -> float:
-    """Where a node stands on the detour: each after what it reads."""
+    """Return a node's place on the detour: each after its inputs."""
     if output in ("plain", "nothing"):
         return -1 if output == "plain" else detour + 1
     return int(output[1:]) + (0.5 if output[0] == "e" else 0)

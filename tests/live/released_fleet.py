@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 DEVICES = [f"pi-{number}" for number in range(3)]
 SITES = {"edge-1": DEVICES[:2], "edge-2": DEVICES[2:]}
 STAGES = (0.05, 0.5, 1.0)
-RULES = HealthRules(soak=0.2, patience=LIMIT, latency=1000.0)
-"""On a busy machine a good release may be measured as slow: only the test of a slow one looks at latency."""
+RULES = HealthRules(soak=0.2, timeout=LIMIT, latency=1000.0)
+"""On a busy machine a good release may be measured as slow: only the test of a slow one checks latency."""
 OVER = ("done", "rolled-back", "halted", "paused")
 
 
 class ReleasedFleet(LiveFleet):
-    """A fleet whose devices serve releases that are signed with its key."""
+    """A fleet whose devices serve releases signed with its key."""
 
     def __init__(self, folder: Path) -> None:
         self.signer = Signer.generate(folder / "release.key")
@@ -45,7 +45,7 @@ class ReleasedFleet(LiveFleet):
             operator.rollout(forward, back, release, STAGES, rules, undo=True)
 
     def restart_coordinator(self, *, verifies: bool) -> None:
-        """Kill the coordinator and start it again, with the fleet's public key or without."""
+        """Kill the coordinator and restart it, with the fleet's public key or without."""
         self.kill("cloud")
         command = [word for word in self.commands["cloud"] if word not in self._verifying]
         self.commands["cloud"] = [*command, *(self._verifying if verifies else ())]
@@ -53,7 +53,7 @@ class ReleasedFleet(LiveFleet):
         self.wait_for_devices()
 
     def end(self):
-        """What the coordinator says when the rollout is over; each step of a device may take as long as any wait."""
+        """Return the rollout's view once it is over; each step of a device has the full timeout."""
         while (view := self.view()).status not in OVER:
             known = self._step_of(view)
             self.wait(lambda known=known: self._step_of(self.view()) != known, f"what follows {known}")
@@ -61,11 +61,11 @@ class ReleasedFleet(LiveFleet):
 
     @staticmethod
     def _step_of(view):
-        """How far a rollout is: nothing that a rollout returns to, except at its end."""
+        """Return a rollout's progress: values that never come back, except at its end."""
         return view.status, view.stage, [(it.device, it.serial, it.state) for it in view.devices]
 
     def view(self):
-        """What the coordinator says now."""
+        """Return the coordinator's current view."""
         return self._asking.releases("digits")[0]
 
     def roll_out(self, release: ReleaseFile, **how):
@@ -76,12 +76,12 @@ class ReleasedFleet(LiveFleet):
         return self.folder / "stores" / device
 
     def current(self) -> set[int | None]:
-        """The versions that are current on the devices' disks."""
+        """Return the versions that are current on the devices' disks."""
         served = [ReleaseFolder(self.store(device), "digits").current() for device in DEVICES]
         return {it.version if it else None for it in served}
 
     def all_predict(self, version: int) -> None:
-        """Every device answers with this version, from what is on its disk."""
+        """Wait until every device predicts with this version from its disk."""
         for device in DEVICES:
             with Model("digits", self.store(device)) as model:
                 assert model.version == version, device

@@ -1,4 +1,4 @@
-"""The roles as processes over a real Mosquitto: same bits as in memory, also when any of them is killed."""
+"""The roles as processes over a real Mosquitto: same bits as in memory, also if any of them is killed."""
 
 from collections import Counter
 from itertools import count
@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from coordinator.compiling.baking import bake
+from coordinator.compiling.prediction_model import bake
 from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
 from sojourn.data.source import DataSettings
 from sojourn.model import vectors
@@ -19,8 +19,8 @@ from tests.live.live_fleet import LiveFleet, job_text, split_digits
 
 SITES = {"edge-1": ["pi-1", "pi-2"], "edge-2": ["pi-3", "pi-4"]}
 DEVICES = [device for devices in SITES.values() for device in devices]
-# Much training on few samples of few classes: the gate would be right to object, and is not what is tried here.
-# The lease is one that no device misses while it is killed and started again, however busy the machine is.
+# Much training on few samples of few classes: the gate would rightly object, and is not under test.
+# The lease is one that no device misses while it is killed and restarted, however busy the machine is.
 SLOW = "[training]\nepochs = 150\n[gate]\non = false\n[tours]\nlease = 600.0\n"
 NUMBERS = count(1)
 
@@ -35,13 +35,13 @@ def fleet(tmp_path_factory):
 
 @pytest.fixture
 def name():
-    """A job's name of its own: all its randomness comes from the seed and the devices' names."""
+    """Return a unique job name: all its randomness comes from the seed and the devices' names."""
     return f"job-{next(NUMBERS)}"
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The kit and the model that the same job gives over the in-memory link."""
+    """Return the kit and the model of the same job over the in-memory link."""
     folder = tmp_path_factory.mktemp("memory")
     split_digits(folder, DEVICES)
     known: dict[tuple[str, int], tuple[Kit, np.ndarray]] = {}
@@ -75,9 +75,7 @@ def check_all_visits_once(fleet, name, view, rounds=2):
     assert set(trained.values()) == {1}, trained
 
 
-def test_over_mqtt_the_bits_are_those_of_the_memory_link_and_the_exported_model_predicts_alone(
-    fleet, name, undisturbed
-):
+def test_mqtt_run_matches_memory_link_and_export_predicts(fleet, name, undisturbed):
     view = fleet.run(job_text(name), name)
     check_all_visits_once(fleet, name, view)
     assert {"vts", "intra_cs", "inter_cs"} <= view.history[-1].quality.keys()
@@ -92,8 +90,8 @@ def test_over_mqtt_the_bits_are_those_of_the_memory_link_and_the_exported_model_
     assert session.run(None, {"x": np.zeros((3, 1, 8, 8), np.float32)})[0].shape == (3, 10)
 
 
-def test_killed_and_started_again_the_job_ends_with_the_same_bits(fleet, name, undisturbed):
-    """One of each role, each in the middle of a visit of a round of its own."""
+def test_killed_and_restarted_nodes_end_with_same_bits(fleet, name, undisturbed):
+    """One node of each role is killed, each during a visit of a separate round."""
     fleet.submit(job_text(name, rounds=3) + SLOW)
     fleet.wait_for("cloud", f"job {name}: 4 devices estimated")
     for number, victim in enumerate(("pi-1", "edge-1", "cloud"), 1):
@@ -104,8 +102,8 @@ def test_killed_and_started_again_the_job_ends_with_the_same_bits(fleet, name, u
     check_same_bits(fleet, name, undisturbed(SLOW, rounds=3))
 
 
-def test_killed_brokers_only_delay_and_after_ctrl_c_everything_resumes(fleet, name, undisturbed):
-    """The brokers in the first two rounds, all roles in the last one."""
+def test_killed_brokers_only_delay_and_ctrl_c_is_resumable(fleet, name, undisturbed):
+    """The brokers are killed in the first two rounds, all roles in the last one."""
     fleet.submit(job_text(name, rounds=3) + SLOW)
     for number, broker in enumerate(("cloud", "edge-1"), 1):
         fleet.wait_for("cloud", f"job {name} round {number}: 2 tours")
@@ -120,8 +118,8 @@ def test_killed_brokers_only_delay_and_after_ctrl_c_everything_resumes(fleet, na
     check_same_bits(fleet, name, undisturbed(SLOW, rounds=3))
 
 
-def test_a_model_of_8_megabytes_through_packets_of_128_kilobytes(fleet, name):
-    # One tour without an estimation, in few large batches: what is tried is the way of the model, not its training.
+def test_model_of_8_mb_passes_through_128_kb_packets(fleet, name):
+    # One tour without an estimation, in few large batches: the path of the model is under test, not its training.
     text = job_text(name, rounds=1).replace("[16]", "[1400, 1400]").partition("[arranger]")[0]
     view = fleet.run(f'strategy = "chain"\n{text}[training]\nepochs = 1\nbatch = 512\n', name)
     assert (view.status, view.history[0].visits) == ("done", 4), view
@@ -129,9 +127,10 @@ def test_a_model_of_8_megabytes_through_packets_of_128_kilobytes(fleet, name):
     assert max(path.stat().st_size for path in blobs) > 8_000_000
 
 
-def test_a_site_lost_for_good_does_not_stop_the_job(fleet, name):
-    """The last one: the site stays lost. Its devices are paused before, so that its tours are under way then."""
+def test_permanently_lost_site_does_not_stop_the_job(fleet, name):
+    """Runs last: the site stays lost. Its devices are paused before, so that its tours are running then."""
     lost = ("edge-2", "pi-3", "pi-4")
+    fleet.wait_for_devices()
     for device in lost[1:]:
         fleet.pause(device)
     text = job_text(name, devices=2).partition("[arranger]")[0]

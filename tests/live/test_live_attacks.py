@@ -1,4 +1,4 @@
-"""Members that turn bad, over a real Mosquitto: every other role goes on, starts again, and says what happened."""
+"""Malicious members over a real Mosquitto: every other role continues, restarts, and logs what happened."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.rounds.kit_cache import KitCache
-from coordinator.rounds.preparing import PrepareJob, prepare
+from coordinator.rounds.preparing import KitCache, PrepareJob, prepare
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
+from sojourn.protocol.task import ABILITIES
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.live.bad_member import BadMember
 from tests.live.live_fleet import FLEET, LiveFleet, job_text
@@ -25,19 +25,19 @@ HONEST = ["pi-1", "pi-2", "pi-3"]
 BAD_DEVICE, BAD_SITE = "pi-9", "edge-9"
 INVENTED = "pi-8"
 OFFER = {
-    "version": "0.3.0\x1b[2J", "machine": "x86_64", "runtime": "1.31", "threads": 1, "memory": 1 << 30,
-    "objectives": ["sgd"], "data": "[red]none[/red]",
+    "version": "1.0.0\x1b[2J", "machine": "x86_64", "runtime": "1.31", "threads": 1, "memory": 1 << 30,
+    "objectives": ["sgd"], "data": "[red]none[/red]", "abilities": ABILITIES,
 }  # fmt: skip
 RETRIES = 3
 SHORT = f"[tours]\nlease = 20.0\ndeadline = 60.0\non_lost_visit = 'retry'\nretries = {RETRIES}\n"
 """A lease that does not cost much time. An honest device that misses it on a busy machine is asked again."""
 ESCAPE = "\x1b]0;owned\x07 [bold]is this a title?[/bold]\n2026-01-01 error pi-1 is on fire"
 MOST = 1 << 40
-"""The largest count that is not refused by itself."""
+"""The largest count that is accepted."""
 
 
 class AttackedFleet(LiveFleet):
-    """A fleet in which the processes of bad members are not started: the test speaks in their place."""
+    """A fleet in which the processes of bad members are not started: the test plays them."""
 
     def start(self, name: str) -> None:
         if name in (BAD_DEVICE, INVENTED, BAD_SITE):
@@ -48,7 +48,7 @@ class AttackedFleet(LiveFleet):
 
 @pytest.fixture
 def fleet(tmp_path) -> Iterator[LiveFleet]:
-    """An edge server with three honest devices, and the names of two devices and an edge server that are bad."""
+    """An edge server with three honest devices, and the names of two bad devices and a bad edge server."""
     live = AttackedFleet(tmp_path, {"edge-1": [*HONEST, BAD_DEVICE, INVENTED], BAD_SITE: []}, own_brokers=False)
     for name in ("cloud", "edge-1", *HONEST):
         live.wait_for(name, "connected")
@@ -62,7 +62,7 @@ def job(name: str, devices: int, rounds: int = 1) -> str:
 
 
 def check_all_start_again(fleet: LiveFleet) -> None:
-    """Nobody fell over, no terminal was written to, and after a kill -9 of everybody an honest job is done."""
+    """Check that no node crashed, no terminal was written to, and after kill -9 of all nodes an honest job ends."""
     for name in fleet.processes:
         fleet.kill(name)
         assert "Traceback" not in fleet.log(name)
@@ -75,7 +75,7 @@ def check_all_start_again(fleet: LiveFleet) -> None:
 
 
 class BadDevice(BadMember):
-    """Answers each visit with the next lie."""
+    """Answers each visit with the next false result."""
 
     lies: list[Callable[[dict[str, Any]], None]]
 
@@ -86,102 +86,102 @@ class BadDevice(BadMember):
         self.on_hearing = self.answer
         self.born(offer=OFFER, wire=2)
 
-    def answer(self, sender: str, said: dict[str, Any]) -> None:
-        if said["kind"] == "visit" and said["visit"] not in self.answered:
-            self.answered.append(said["visit"])
-            (self.lies.pop(0) if self.lies else self.rude)(said)
+    def answer(self, sender: str, output: dict[str, Any]) -> None:
+        if output["kind"] == "visit" and output["visit"] not in self.answered:
+            self.answered.append(output["visit"])
+            (self.lies.pop(0) if self.lies else self.rude)(output)
 
     def __init__(self, *who: Any) -> None:
         self.answered: list[Any] = []
         super().__init__(*who)
 
-    def model(self, said: dict[str, Any]) -> np.ndarray[Any, Any]:
-        ref = said["vectors"]["model"]
+    def model(self, output: dict[str, Any]) -> np.ndarray[Any, Any]:
+        ref = output["vectors"]["model"]
         return np.frombuffer(ref.get("inline", bytes(ref["size"])), "<f4").copy()
 
-    def visited(self, said: dict[str, Any], model: np.ndarray[Any, Any], samples: int, **metrics: float) -> None:
+    def visited(self, output: dict[str, Any], model: np.ndarray[Any, Any], samples: int, **metrics: float) -> None:
         data = model.astype("<f4").tobytes()
         ref = {**self.blob(data, "float32"), "inline": data}
-        self.say("edge", "edge-1", "visited", visit=said["visit"], vectors={"model": ref}, samples=samples,
+        self.report("edge", "edge-1", "visited", visit=output["visit"], vectors={"model": ref}, samples=samples,
                  metrics=metrics, signature=None)  # fmt: skip
 
-    def beyond_counting(self, said: dict[str, Any]) -> None:
-        self.visited(said, self.model(said), (1 << 53) - 1, steps=1.0)
+    def beyond_counting(self, output: dict[str, Any]) -> None:
+        self.visited(output, self.model(output), (1 << 53) - 1, steps=1.0)
 
-    def most_there_is(self, said: dict[str, Any]) -> None:
-        self.visited(said, self.model(said) + 0.01, MOST, steps=1e30)
+    def most_there_is(self, output: dict[str, Any]) -> None:
+        self.visited(output, self.model(output) + 0.01, MOST, steps=1e30)
 
-    def not_a_number(self, said: dict[str, Any]) -> None:
-        self.visited(said, np.full_like(self.model(said), np.nan), 300)
+    def not_a_number(self, output: dict[str, Any]) -> None:
+        self.visited(output, np.full_like(self.model(output), np.nan), 300)
 
-    def far_away(self, said: dict[str, Any]) -> None:
-        noise = np.random.default_rng(1).standard_normal(self.model(said).size)
-        self.visited(said, self.model(said) - 1000 * noise, MOST, steps=1e38)
+    def far_away(self, output: dict[str, Any]) -> None:
+        noise = np.random.default_rng(1).standard_normal(self.model(output).size)
+        self.visited(output, self.model(output) - 1000 * noise, MOST, steps=1e38)
 
-    def too_large(self, said: dict[str, Any]) -> None:
+    def too_large(self, output: dict[str, Any]) -> None:
         ref = {"digest": bytes(32), "size": 1 << 39, "encoding": "float32"}
-        self.say("edge", "edge-1", "visited", visit=said["visit"], vectors={"model": ref}, samples=1, metrics={})
+        self.report("edge", "edge-1", "visited", visit=output["visit"], vectors={"model": ref}, samples=1, metrics={})
 
-    def busy_for_ever(self, said: dict[str, Any]) -> None:
+    def busy_for_ever(self, output: dict[str, Any]) -> None:
         for step in range(3000):
-            self.say("edge", "edge-1", "progress", visit=said["visit"], stage="training", step=step, steps=MOST)
+            self.report("edge", "edge-1", "progress", visit=output["visit"], stage="training", step=step, steps=MOST)
 
-    def rude(self, said: dict[str, Any]) -> None:
-        self.say("edge", "edge-1", "declined", visit=said["visit"], reason="busy", detail=ESCAPE)
+    def rude(self, output: dict[str, Any]) -> None:
+        self.report("edge", "edge-1", "declined", visit=output["visit"], reason="busy", detail=ESCAPE)
 
 
-def test_a_device_that_lies_costs_its_own_hops(fleet: LiveFleet) -> None:
+def test_lying_device_loses_only_its_own_hops(fleet: LiveFleet) -> None:
     with BadDevice(fleet.brokers["cloud"], FLEET, "device", BAD_DEVICE) as bad:
         bad.begin()
-        fleet.wait_for("edge-1", f"device {BAD_DEVICE} is here")
-        for _ in range(50):  # and what nobody asked for: results of others' visits, of no visit, retained for ever
+        fleet.wait_for("edge-1", f"device {BAD_DEVICE} is online")
+        for _ in range(50):  # unexpected messages: results of others' visits, of no visit, retained
             unasked: dict[str, Any] = {"visit": ["job", 1, 1, 1, [1, 1]], "vectors": {}, "samples": 1, "metrics": {}}
-            bad.say("edge", "edge-1", "visited", retain=True, **unasked)
-            bad.say("edge", "edge-1", "tour", **unasked)
+            bad.report("edge", "edge-1", "visited", retain=True, **unasked)
+            bad.report("edge", "edge-1", "tour", **unasked)
         view = fleet.run(job("job", 4, rounds=4) + SHORT, "job")
-    fleet.wait_for("cloud", f"device {BAD_DEVICE} is gone")
+    fleet.wait_for("cloud", f"device {BAD_DEVICE} disconnected")
     assert view.status == "done", view.detail
     assert not bad.lies
     assert min(report.visits for report in view.history) >= 3
-    said = [line for report in view.history for line in report.failures if line.startswith(BAD_DEVICE)]
+    output = [line for report in view.history for line in report.failures if line.startswith(BAD_DEVICE)]
     for words in ("not finite", "norm", f"{1 << 39} bytes", "busy"):
-        assert any(words in line for line in said), (words, said)
-    assert any("deadline" in line or "no sign of life" in line for line in said), said
+        assert any(words in line for line in output), (words, output)
+    assert any("deadline" in line or "no sign of life" in line for line in output), output
     assert view.accuracy > 0.5, view.history
     check_all_start_again(fleet)
 
 
-def test_an_edge_server_that_lies_costs_its_own_tours(fleet: LiveFleet) -> None:
+def test_lying_edge_server_loses_only_its_own_tours(fleet: LiveFleet) -> None:
     assert fleet.run(job("before", 3), "before").status == "done"  # the coordinator knows where the devices are
     with BadMember(fleet.brokers["cloud"], FLEET, "edge", BAD_SITE) as bad:
 
-        def answer(_sender: str, said: dict[str, Any]) -> None:
-            if said["kind"] == "tour":
-                tour = said["tour"]
-                bad.say("cloud", "cloud", "tour-progress", tour=tour, hop=0, hops=1, device=None, step=0, steps=0,
+        def answer(_sender: str, output: dict[str, Any]) -> None:
+            if output["kind"] == "tour":
+                tour = output["tour"]
+                bad.report("cloud", "cloud", "tour-progress", tour=tour, hop=0, hops=1, device=None, step=0, steps=0,
                         lost=0, traffic=(1 << 53) - 1)  # fmt: skip
                 reports = bad.blob(msgpack.packb([{"device": "pi-1", "hop": 1 << 30, "status": "done"}] * 99))
-                bad.say("cloud", "cloud", "toured", tour=tour, vectors={}, samples=MOST, reports=reports,
+                bad.report("cloud", "cloud", "toured", tour=tour, vectors={}, samples=MOST, reports=reports,
                         traffic=1 << 50)  # fmt: skip
 
         bad.on_hearing = answer
         bad.born(wire=2)
-        offer = OFFER | {"version": "0.3.0", "data": ""}
+        offer = OFFER | {"version": "1.0.0", "data": ""}
         crowd = [[f"x-{number}", [1, bytes(8)], None] for number in range(20_000)]
         for revision, members in enumerate((crowd, [[name, [9, bytes(8)], offer] for name in ("pi-1", INVENTED)]), 1):
-            bad.say("cloud", "cloud", "roster", revision=revision, members=bad.blob(msgpack.packb(members)))
+            bad.report("cloud", "cloud", "roster", revision=revision, members=bad.blob(msgpack.packb(members)))
         bad.wait("roster-seen", revision=2)
         for number in range(2000):
-            bad.say("cloud", "cloud", "tour-progress", tour=["job", number, 1, 1], hop=0, hops=1, device=ESCAPE,
+            bad.report("cloud", "cloud", "tour-progress", tour=["job", number, 1, 1], hop=0, hops=1, device=ESCAPE,
                     step=0, steps=0, lost=0, traffic=0)  # fmt: skip
         view = fleet.run(job("job", 3, rounds=2), "job")
-        assert any(message["kind"] == "tour" for _, message in bad.heard)
-    fleet.wait_for("cloud", f"device {INVENTED} is gone")
+        assert any(message["kind"] == "tour" for _, message in bad.received)
+    fleet.wait_for("cloud", f"device {INVENTED} disconnected")
     assert (view.status, [report.visits for report in view.history]) == ("done", [3, 3]), view
     check_all_start_again(fleet)
 
 
-def test_a_server_cannot_make_a_device_read_its_files_or_compute_for_ever(fleet: LiveFleet) -> None:
+def test_server_graph_cannot_read_device_files_or_loop_forever(fleet: LiveFleet) -> None:
     blobs = MemoryBlobs()
     compiled = prepare(PrepareJob("job", job("job", 3)), blobs, KitCache())
     kit = unpack_blob(blobs.read(compiled.kit.digest), Kit)
@@ -195,17 +195,17 @@ def test_a_server_cannot_make_a_device_read_its_files_or_compute_for_ever(fleet:
             ((reading(kit.train, f"{fleet.folder}/pi-1.npz"), "in another file"), (endless(kit.train), "Loop")), 1
         ):
             ref = bad.blob(msgspec.msgpack.encode(msgspec.structs.replace(kit, train=train)))
-            bad.say("device", "pi-1", "prepare", job="theirs", kit=ref, task=task)
-            bad.say("device", "pi-1", "visit", visit=["theirs", number, 1, 0, [1, 1]], kit=ref,
+            bad.report("device", "pi-1", "prepare", job="theirs", kit=ref, task=task)
+            bad.report("device", "pi-1", "visit", visit=["theirs", number, 1, 0, [1, 1]], kit=ref,
                     vectors={"model": vector}, task=task, seed=1, lease=60.0, earlier=0)  # fmt: skip
             declined = bad.wait("declined", number)
             assert why in declined["detail"], declined
-        assert not any(message["kind"] == "visited" for _, message in bad.heard)
+        assert not any(message["kind"] == "visited" for _, message in bad.received)
     check_all_start_again(fleet)
 
 
 def reading(graph: bytes, path: str) -> bytes:
-    """The graph with an initializer that lies in another file."""
+    """Return the graph with an initializer in another file."""
     model = onnx.load_from_string(graph)
     tensor = onnx.numpy_helper.from_array(np.zeros(64, np.uint8), "theirs")
     onnx.external_data_helper.set_external_data(tensor, path)
@@ -215,7 +215,7 @@ def reading(graph: bytes, path: str) -> bytes:
 
 
 def endless(graph: bytes) -> bytes:
-    """The graph with a loop that goes round for longer than anybody waits."""
+    """Return the graph with a loop that runs longer than any timeout."""
     model = onnx.load_from_string(graph)
     body = onnx.helper.make_graph(
         [onnx.helper.make_node("Identity", ["go"], ["on"])],

@@ -1,6 +1,6 @@
-"""Releases of jobs that end with more than one model: what ships, what is refused with the reason, and who predicts.
+"""Releases of jobs that end with several models: what is shipped, what is refused with a reason, and who predicts.
 
-All of it through the commands that an operator types, on agents as processes over a real Mosquitto.
+All through operator commands, on agents as processes over a real Mosquitto.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReleasedFleet]:
 
 
 def run(fleet: ReleasedFleet, name: str, strategy: str, model: str):
-    """What the coordinator says of a job that is done."""
+    """Return the coordinator's view of a finished job."""
     view = fleet.run(JOB.format(name=name, strategy=strategy, model=model, folder=fleet.folder), name)
     assert view.status == "done", view.detail
     return view
 
 
 def create(fleet: ReleasedFleet, job: str, version: int, *more: str) -> CompletedProcess[str]:
-    """`sojourn release create` of a job."""
+    """Run `sojourn release create` for a job."""
     line = ("--line", "digits", "--version", str(version), "-o", str(file_of(fleet, version)))
     return forked.run("release", "create", job, *line, *more, *at(fleet))
 
@@ -79,14 +79,14 @@ def file_of(fleet: ReleasedFleet, version: int) -> Path:
 
 
 def roll_out(fleet: ReleasedFleet, version: int) -> str:
-    # How good and how fast it is, is not what is tried here.
+    # Accuracy and speed are not under test.
     easy = ("--max-accuracy-drop", "1", "--max-drift", "1", "--max-latency", "1000")
-    how = ("--stages", "100%", "--soak", "0.2", "--patience", "600", "--watch", "--key", fleet.folder / "release.key")
+    how = ("--stages", "100%", "--soak", "0.2", "--timeout", "600", "--watch", "--key", fleet.folder / "release.key")
     return forked.sojourn("release", "rollout", *map(str, (file_of(fleet, version), *how, *easy)), *at(fleet))
 
 
 def right_answers(fleet: ReleasedFleet, version: int) -> set[float]:
-    """The share of the test set that each device answers rightly with what is on its disk."""
+    """Return the share of correct predictions of each device on the test set, with the model on its disk."""
     x, y = digits_split(train=False)
     found = set()
     for device in DEVICES:
@@ -98,31 +98,31 @@ def right_answers(fleet: ReleasedFleet, version: int) -> set[float]:
     return found
 
 
-def test_of_a_vote_the_student_ships_and_every_device_predicts_with_it(fleet: ReleasedFleet) -> None:
+def test_vote_ships_its_student_and_every_device_predicts(fleet: ReleasedFleet) -> None:
     last = run(fleet, "vote", VOTE, PLAIN).history[-1]
     made = create(fleet, "vote", 1)
     assert made.returncode == 0, made.stderr
-    told = " ".join(forked.sojourn("release", "show", str(file_of(fleet, 1))).split())
-    assert "learnt from the vote of the devices' models, not the vote itself" in told
+    reported = " ".join(forked.sojourn("release", "show", str(file_of(fleet, 1))).split())
+    assert "learned from the vote of the devices' models, not the vote itself" in reported
     card = read_release(file_of(fleet, 1)).card
     assert card.accuracy == pytest.approx(last.accuracy, abs=1e-6)
-    assert last.figures["vote_accuracy"] != pytest.approx(last.accuracy, abs=1e-6)
+    assert last.metrics["vote_accuracy"] != pytest.approx(last.accuracy, abs=1e-6)
     assert "digits 1 is done; 3 serving" in roll_out(fleet, 1)
     (share,) = right_answers(fleet, 1)
     assert share == pytest.approx(card.accuracy, abs=1e-6)
 
 
-def test_of_a_ring_nothing_ships_unless_a_round_is_named(fleet: ReleasedFleet) -> None:
+def test_ring_ships_only_if_a_round_is_named(fleet: ReleasedFleet) -> None:
     run(fleet, "ring", RING, PLAIN)
     refused = create(fleet, "ring", 2)
     assert refused.returncode != 0
-    told = " ".join(refused.stderr.split())
-    assert "the result of this job is a model for each device, which never left it" in told
-    assert "name its round (--round)" in told
+    reported = " ".join(refused.stderr.split())
+    assert "the result of this job is a model for each device, which never left it" in reported
+    assert "set its round (--round)" in reported
     assert not file_of(fleet, 2).exists()
     made = create(fleet, "ring", 2, "--round", "2")
     assert made.returncode == 0, made.stderr
-    assert "last device of the ring" in read_release(file_of(fleet, 2)).card.data
+    assert "ring's last device" in read_release(file_of(fleet, 2)).card.data
     assert "digits 2 is done; 3 serving" in roll_out(fleet, 2)
     assert len(right_answers(fleet, 2)) == 1
 
@@ -130,7 +130,7 @@ def test_of_a_ring_nothing_ships_unless_a_round_is_named(fleet: ReleasedFleet) -
 @pytest.mark.parametrize(
     ("name", "model", "ships"), [("norms", NORMED, False), ("no-norms", PLAIN, True)], ids=["some", "none"]
 )
-def test_where_batchnorm_stays_on_devices_nothing_ships(
+def test_job_with_batchnorm_kept_on_devices_does_not_ship(
     fleet: ReleasedFleet, name: str, model: str, *, ships: bool
 ) -> None:
     run(fleet, name, NORMS, model)

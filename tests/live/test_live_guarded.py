@@ -1,4 +1,4 @@
-"""From `sojourn fleet init` to a trained model, with nothing but what the commands wrote: two guarded brokers, TLS."""
+"""From `sojourn fleet init` to a trained model, only with the files of the commands: two guarded brokers, TLS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.brokers.run import find_mosquitto
+from sojourn.brokers.local_broker import find_mosquitto
 from tests.forked import Forked, sojourn
 from tests.live.live_fleet import compile_here, job_text, split_digits
 from tests.ports import free_ports
@@ -33,7 +33,7 @@ class Guarded:
 
     def broker(self, name: str, fleet: Path) -> None:
         conf = self.folder / f"{name}.conf"
-        # As root mosquitto becomes a user who may not read a test's private folder.
+        # Started by root, mosquitto becomes a user that may not read a test's private folder.
         conf.write_text("user root\n" + (fleet / "broker" / "mosquitto.conf").read_text())
         with (self.folder / f"{name}.log").open("wb") as log:
             self.brokers.append(subprocess.Popen([there(find_mosquitto()), "-c", str(conf)], stdout=log, stderr=log))
@@ -60,14 +60,14 @@ def guarded(tmp_path: Path):
         broker.wait(LIMIT)
 
 
-def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarded, tmp_path: Path) -> None:
+def test_documented_commands_set_up_a_secure_fleet_that_trains(guarded: Guarded, tmp_path: Path) -> None:
     cloud, site = tmp_path / "cloud", tmp_path / "site"
     ports = free_ports(5)
     ours = ["--certificate-port", ports[0], "--local-port", ports[1]]
     guarded.sojourn("fleet", "init", "--host", "localhost", "--fleet-folder", cloud, *ours)
     bundle = tmp_path / "s1.tar.gz"
     guarded.sojourn("fleet", "add-edge", "s1", "--fleet-folder", cloud, "--output", bundle)
-    # Passwords by choice, at the site; in the cloud certificates only, and passwords on its own machine.
+    # The site uses passwords; the cloud uses certificates, and passwords only on its own machine.
     theirs = ["--password-port", ports[2], "--certificate-port", ports[3], "--local-port", ports[4]]
     folder = ["--fleet-folder", site / "fleet"]
     guarded.sojourn("edge", "init", "--bundle", bundle, "--host", "localhost", *folder, *theirs)
@@ -96,16 +96,16 @@ def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarde
 
 
 def _the_model_goes_back(guarded: Guarded, folder: Path, cloud: Path, at: list[object]) -> None:
-    """What was learnt is a release now: made, signed, served by both devices, and asked."""
+    """Make, sign, roll out and query a release of the trained model."""
     release = folder / "digits-1.release"
     made = guarded.sojourn("release", "create", "job", "--line", "digits", "-o", release, *at)
     assert "digits" in made
     assert "torch" in guarded.sojourn("release", "show", release)
-    said = guarded.sojourn(
+    output = guarded.sojourn(
         "release", "rollout", release, "--stages", "50%,100%", "--soak", 0, "--watch",
         "--key", cloud / "release.key", *at,
     )  # fmt: skip
-    assert "digits 1 is done; 2 serving" in said
+    assert "digits 1 is done; 2 serving" in output
     table = guarded.sojourn("release", "status", "digits", *at)
     assert table.count("serving") == 3  # the summary, and one row for each device
     store = folder / "stores" / "pi-1"

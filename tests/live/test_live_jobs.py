@@ -1,4 +1,4 @@
-"""Living with jobs over a real Mosquitto: watched through a restart, continued, exported, reported, started from."""
+"""Job commands over a real Mosquitto: watch through a restart, continue, export, report, start from a job."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ def flags(fleet):
 
 @pytest.fixture(scope="module")
 def continued(fleet, flags):
-    """A job of three rounds that was given two more, and one of five."""
+    """Run a job of three rounds and continue it with two more, and run one of five."""
     fleet.run(text("whole", 5), "whole")
     fleet.run(text("short", 3), "short")
     refused = run("job", "continue", "short", "--rounds", "3", *flags)
     assert refused.returncode == 2
-    assert "has done 3 rounds of 3: say with --rounds how many there are to be in all" in refused.stderr
-    told = sojourn("job", "continue", "short", "--rounds", "5", *flags)
-    assert "3 rounds are done, 5 in all" in told
-    assert f"To watch it: sojourn job watch short --broker {flags[1]} --fleet {FLEET}\n" in told
+    assert "has completed 3 of 3 rounds: set the total with --rounds" in refused.stderr
+    reported = sojourn("job", "continue", "short", "--rounds", "5", *flags)
+    assert "3 of 5 rounds are done" in reported
+    assert f"To watch it: sojourn job watch short --broker {flags[1]} --fleet {FLEET}\n" in reported
     fleet.finish("short")
 
 
-def test_a_continued_job_has_the_bits_of_a_longer_one(fleet, continued) -> None:
+def test_continued_job_equals_longer_job_bit_for_bit(fleet, continued) -> None:
     assert np.array_equal(fleet.model("short"), fleet.model("whole"))
 
 
-def test_models_of_rounds_that_are_kept_can_be_exported(fleet, flags, continued, tmp_path) -> None:
+def test_kept_round_models_can_be_exported(fleet, flags, continued, tmp_path) -> None:
     status = sojourn("job", "status", "short", *flags)
-    kept, best = there(re.search(r"models are kept of round ([0-9, to]+); the best is (\d) ", status)).groups()
+    kept, best = there(re.search(r"stored models: round ([0-9, to]+); the best is (\d) ", status)).groups()
     assert kept.endswith(("4, 5", " to 5"))
     assert re.search(r"submitted \d{4}-\d\d-\d\d \d\d:\d\d, ended .*, took ", status)
     assert f"short-{best}.onnx: round {best}, " in sojourn("job", "export", "short", "--best", *flags, folder=tmp_path)
     gone = next(number for number in (1, 2, 3) if str(number) != best)
     refused = run("job", "export", "short", "--round", str(gone), *flags, folder=tmp_path)
-    assert f"round {gone} of job 'short' is not kept; kept are" in refused.stderr
+    assert f"round {gone} of job 'short' is not stored; stored:" in refused.stderr
 
 
-def test_a_report_is_the_folder_that_a_simulation_leaves(fleet, flags, continued, tmp_path) -> None:
-    told = sojourn("job", "report", "short", "-o", "out", *flags, folder=tmp_path)
-    assert "out: 5 rounds" in told
+def test_report_folder_matches_simulation_folder(fleet, flags, continued, tmp_path) -> None:
+    reported = sojourn("job", "report", "short", "-o", "out", *flags, folder=tmp_path)
+    assert "out: 5 rounds" in reported
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files >= {"report.html", "rounds.csv", "visits.csv", "config.toml", "accuracy.png", "model.onnx"}
     with (tmp_path / "out" / "rounds.csv").open(newline="") as file:
@@ -78,7 +78,7 @@ def test_a_report_is_the_folder_that_a_simulation_leaves(fleet, flags, continued
     assert clocks == sorted(clocks)
     assert tomllib.loads((tmp_path / "out" / "config.toml").read_text())["rounds"] == 5
     again = run("job", "report", "short", "-o", "out", *flags, folder=tmp_path)
-    assert "out is there already" in again.stderr
+    assert "out already exists" in again.stderr
 
 
 def test_job_report_reads_a_model_given_by_name(fleet, flags, tmp_path) -> None:
@@ -87,7 +87,7 @@ def test_job_report_reads_a_model_given_by_name(fleet, flags, tmp_path) -> None:
     assert "model mlp" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_a_job_starts_from_an_earlier_ones_model(fleet, flags, continued, tmp_path) -> None:
+def test_job_starts_from_model_of_earlier_job(fleet, flags, continued, tmp_path) -> None:
     (tmp_path / "next.toml").write_text(text("next", 1))
     compile_here(text("next", 1))
     sojourn("job", "submit", "next.toml", "--start-from", "short@4", "--watch", *flags, folder=tmp_path)
@@ -96,7 +96,7 @@ def test_a_job_starts_from_an_earlier_ones_model(fleet, flags, continued, tmp_pa
     assert first.accuracy > fourth.accuracy - 0.2
 
 
-def test_a_watcher_says_that_nobody_answers_and_goes_on(fleet, flags, tmp_path) -> None:
+def test_watch_reports_silent_coordinator_and_resumes(fleet, flags, tmp_path) -> None:
     fleet.pause("pi-1")  # the job cannot end before the watcher has seen all of this
     fleet.submit(text("watched", 2, f"{QUICK}[tours]\nlease = 600.0\n"))
     fleet.wait_for("cloud", "job watched round 1: ")
@@ -111,23 +111,23 @@ def test_a_watcher_says_that_nobody_answers_and_goes_on(fleet, flags, tmp_path) 
     assert "job watched: done" in log.read_text()
 
 
-def test_a_removed_job_leaves_nothing(fleet, flags, continued) -> None:
-    """The last one: the job is gone."""
+def test_removed_job_leaves_no_files(fleet, flags, continued) -> None:
+    """Runs last: the job is gone."""
     asked = run("job", "remove", "whole", *flags, typed="n\n")
-    assert (asked.returncode, "whole stays" in asked.stdout) == (1, True)
+    assert (asked.returncode, "whole was not removed" in asked.stdout) == (1, True)
     same = sojourn("job", "remove", "whole", "--yes", *flags)
     assert "job whole (done, 5 rounds, accuracy" in same
-    assert "nothing is deleted: other jobs have all its files, too" in same
+    assert "no file is deleted: other jobs use all of its files" in same
     assert "whole" not in sojourn("job", "list", *flags)
     assert "there is no job 'whole'" in run("job", "status", "whole", *flags).stderr
     gone = sojourn("job", "remove", "short", "--yes", *flags)
     assert re.search(r" is removed: [1-9][0-9]* files \([0-9,]{4,} bytes\) are deleted within a minute", gone)
 
 
-def test_a_job_that_no_device_can_do_fails_though_the_coordinator_is_killed(fleet, flags, tmp_path) -> None:
+def test_impossible_job_fails_despite_coordinator_restarts(fleet, flags, tmp_path) -> None:
     def view():
         with fleet.operator() as operator:
-            return operator.job("power", patience=LIMIT)
+            return operator.job("power", timeout=LIMIT)
 
     def ended_or(start: str):
         return lambda: (it := view()).status in ("failed", "refused") or it.detail.startswith(start)

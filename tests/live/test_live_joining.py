@@ -1,4 +1,4 @@
-"""From a token to a trained model and on: a real broker, a real door, devices with keys of their own.
+"""From a token to a trained model and on: a real broker, a real door, devices with separate keys.
 
 Two commands on a device: `sojourn agent join TOKEN`, `sojourn agent run agent.toml`.
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.joining.renewals import look_outside
-from sojourn.brokers import joining_file
-from sojourn.brokers.run import find_mosquitto
+from edge_agent.certificate_renewal import check_renewal
+from sojourn.brokers import invitations
+from sojourn.brokers.local_broker import find_mosquitto
 from sojourn.joining.identity import NodeIdentity
 from tests.forked import Forked, sojourn
 from tests.live.live_fleet import compile_here, job_text, split_digits
@@ -57,14 +57,14 @@ class JoinedFleet:
 
     def start_broker(self) -> None:
         conf = self.folder / "broker.conf"
-        # As root mosquitto becomes a user who may not read a test's private folder.
+        # Started by root, mosquitto becomes a user that may not read a test's private folder.
         conf.write_text("user root\n" + (self.cloud / "broker" / "mosquitto.conf").read_text())
         with (self.folder / "broker.log").open("ab") as log:
             self.broker = subprocess.Popen([there(find_mosquitto()), "-c", str(conf)], stdout=log, stderr=log)
         self.wait(lambda: is_listening(self.local) and is_listening(self.certificate_port), "the broker")
 
     def restart_broker(self, member: str) -> int:
-        """Returns how often the member was connected before the new broker started."""
+        """Restart the broker; return how often the member was connected before."""
         self.stop_broker()
         before = self.log(member).count("connected to")
         self.start_broker()
@@ -81,7 +81,7 @@ class JoinedFleet:
         wait_until(condition, what, self.logs)
 
     def wait_for(self, name: str, words: str, count: int = 1) -> None:
-        """Until a line is in a log at least `count` times."""
+        """Wait until a line is in a log at least `count` times."""
         self.wait(lambda: self.log(name).count(words) >= count, f"{words!r} in the log of {name}")
 
     def logs(self) -> str:
@@ -116,16 +116,16 @@ def chain(name: str, *, epochs: int = 1) -> str:
     return text.replace("[estimator]\nepochs = 5", f"[estimator]\nepochs = 1\n[training]\nepochs = {epochs}")
 
 
-def test_from_a_token_to_a_model_and_to_revocation_in_the_middle_of_a_visit(fleet: JoinedFleet, tmp_path: Path) -> None:
-    fleet.wait_for("door", "the door is open")
+def test_device_joins_by_token_trains_and_is_revoked_mid_visit(fleet: JoinedFleet, tmp_path: Path) -> None:
+    fleet.wait_for("door", "the door is listening")
     token = fleet.fleet("invite", "--count", 2, "--prefix", "pi").split()[0]
     split_digits(tmp_path, ["pi-1", "pi-2"])
     for name in ("pi-1", "pi-2"):
         data = ["--data", tmp_path / f"{name}.npz", "--store", tmp_path / "stores" / name]
         fleet.serve(f"{name}-join", "agent", "join", token, "--file", tmp_path / name / "agent.toml", *data)
         fleet.wait_for(f"{name}-join", f"asked to join as {name}")
-    said = fleet.sojourn("fleet", "accept", "--all", *fleet.at_fleet)
-    assert "accepted: pi-1, pi-2" in said
+    output = fleet.sojourn("fleet", "accept", "--all", *fleet.at_fleet)
+    assert "accepted: pi-1, pi-2" in output
     for name in ("pi-1", "pi-2"):
         assert fleet.services[f"{name}-join"].wait() == 0, fleet.logs()
         assert f"joined sojourn as {name}" in fleet.log(f"{name}-join")
@@ -138,15 +138,15 @@ def test_from_a_token_to_a_model_and_to_revocation_in_the_middle_of_a_visit(flee
 
 
 def _a_thief_has_the_device(fleet: JoinedFleet) -> None:
-    """It trains for minutes; it is revoked, and is gone at once: from the broker, the roster, and the keys."""
+    """A device is stolen and revoked: it disappears at once from the broker, the roster, and the keys."""
     fleet.submit(chain("second", epochs=20_000))
     fleet.wait_for("coordinator", "second: 2 devices estimated")
     fleet.wait(lambda: _training(fleet) is not None, "a visit of the second job")
     thief = there(_training(fleet))
-    gone = fleet.log("s1").count(f"{thief} is gone")
-    said = fleet.sojourn("fleet", "revoke", thief, *fleet.at_fleet)
-    assert f"what the broker kept of {thief} is cleared" in said
-    fleet.wait_for("s1", f"{thief} is gone", gone + 1)
+    gone = fleet.log("s1").count(f"{thief} is offline")
+    output = fleet.sojourn("fleet", "revoke", thief, *fleet.at_fleet)
+    assert f"the retained messages of {thief} are deleted from the broker" in output
+    fleet.wait_for("s1", f"{thief} is offline", gone + 1)
     fleet.wait(lambda: "refused" in fleet.log(thief) or "trying again" in fleet.log(thief), "the end of its connection")
     keys = tomllib.loads((fleet.cloud / "coordinator" / "node-keys.toml").read_text())["keys"]
     assert sorted(keys) == sorted({"pi-1", "pi-2"} - {thief})
@@ -156,14 +156,14 @@ def _a_thief_has_the_device(fleet: JoinedFleet) -> None:
     )  # fmt: skip
 
     def is_refused() -> bool:  # a busy door may also hang up
-        looked = look_outside(fleet.folder / thief / "identity")
-        return looked.warn and "was revoked, or removed" in looked.text
+        looked = check_renewal(fleet.folder / thief / "identity")
+        return looked.warn and "was revoked or removed" in looked.text
 
     fleet.wait(is_refused, "the reason at the door")
 
 
 def _training(fleet: JoinedFleet) -> str | None:
-    """The device that has the second job's model; it does so for minutes."""
+    """Return the device that has the second job's model, which it trains for minutes."""
     for name in ("pi-1", "pi-2"):
         log = fleet.log(name)
         if log.count("visit second") > log.count("trained second"):
@@ -176,31 +176,31 @@ def _the_authority_is_replaced(fleet: JoinedFleet, folder: Path) -> None:
     name = str(*keys)
     identity = folder / name / "identity"
     fleet.wait(lambda: _has_looked(fleet, name), "the first look of the running agent at the door")
-    before, doors = (identity / "node.pem").read_bytes(), fleet.log("door").count("the door is open")
-    assert "learn it at the door" in fleet.fleet("replace-authority")
+    before, doors = (identity / "node.pem").read_bytes(), fleet.log("door").count("the door is listening")
+    assert "renew at the door" in fleet.fleet("replace-authority")
     connected = fleet.restart_broker(name)
-    fleet.wait_for("door", "the door is open", doors + 1)
+    fleet.wait_for("door", "the door is listening", doors + 1)
 
     def is_renewed() -> bool:  # by this look, by one before that a busy door answered late, or by the agent itself
-        look_outside(identity)
+        check_renewal(identity)
         return (identity / "node.pem").read_bytes() != before
 
     fleet.wait(is_renewed, "another certificate")
     fleet.wait_for(name, "connected to", connected + 1)
     assert (identity / "ca.pem").read_text().count("BEGIN CERTIFICATE") == 2
-    said = fleet.fleet("replace-authority", "--finish")
-    assert f"{name}: need new tokens" not in said
-    assert "s1: need new bundles" in said
+    output = fleet.fleet("replace-authority", "--finish")
+    assert f"{name}: need new tokens" not in output
+    assert "s1: need new bundles" in output
     connected = fleet.restart_broker(name)
     fleet.wait_for(name, "connected to", connected + 1)
 
 
 def _has_looked(fleet: JoinedFleet, name: str) -> bool:
-    """Whether the agent has looked at the door after its start; it does so again in an hour or later.
+    """Return whether the agent has checked its certificate after its start; it does so again in an hour or later.
 
-    Two looks at the same time, this test's and the agent's, would be taken for two devices with the same keys.
+    Simultaneous checks of this test and the agent would count as two devices with the same keys.
     """
-    seen = joining_file.read(fleet.cloud).seen.get(name)
+    seen = invitations.read(fleet.cloud).seen.get(name)
     joined = NodeIdentity(fleet.folder / name / "identity").joined()
     succeeded = seen is not None and seen.stamp == joined.stamp and joined.next is None
     return succeeded or any(words in fleet.log(name) for words in ("the door ", "the certificate "))

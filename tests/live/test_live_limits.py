@@ -1,4 +1,4 @@
-"""A device that turns hot in the middle of a visit: slowed, then declined with the reason, back when it has cooled."""
+"""A device that overheats during a visit: it slows down, then declines with the reason, and returns when cool."""
 
 import re
 from pathlib import Path
@@ -13,11 +13,11 @@ from tests.live.live_fleet import LiveFleet, job_text
 LIMITS = "[limits]\nthrottle_at = 70\nstop_at = 80\nroot = '{root}'\n"
 LONG = "[training]\nepochs = 200\n[gate]\non = false\n"
 ROUNDS = 1000
-"""More than there is time for: the job is stopped when the device has trained again."""
+"""More than there is time for: the job is stopped once the device has trained again."""
 
 
 class HotFleet(LiveFleet):
-    """A fleet of which one device has limits, and nearly all samples: its visits are long, those of the other short."""
+    """One device has limits, and nearly all samples: its visits are long, those of the other short."""
 
     def __init__(self, folder: Path) -> None:
         x, y = digits_split(train=True)
@@ -41,21 +41,21 @@ def fleet(tmp_path):
 
 
 def declined_rounds(fleet: LiveFleet) -> list[int]:
-    """The rounds that the hot device declined; an edge server that waits for the answer may have asked twice."""
+    """Return the rounds that the hot device declined; an edge server that waits for an answer may have asked twice."""
     return list(dict.fromkeys(int(number) for number in re.findall(r"declined job round (\d+)", fleet.log("pi-1"))))
 
 
-def test_a_tour_goes_on_without_a_hot_device_and_with_it_when_it_has_cooled(fleet) -> None:
+def test_tour_skips_hot_device_and_includes_it_when_cool(fleet) -> None:
     fleet.submit(job_text("job", ROUNDS, devices=2).replace("sets = 2", "sets = 1") + LONG)
     fleet.wait_for("cloud", "job job: 2 devices estimated")
     fleet.wait_for("pi-1", "visit job round 1 tour", 2)  # the first was the estimation; at this pace it takes long
-    fleet.wait_for("pi-1", "training is slowed: it is hot")
+    fleet.wait_for("pi-1", "device is hot: training slowed")
     assert "declined" not in fleet.log("pi-1")
     fleet.hot.heat(85)
     # The first in the middle of its visit, the second never begun.
     fleet.wait(lambda: len(declined_rounds(fleet)) >= 2, "two rounds that pi-1 declines")
     declined = declined_rounds(fleet)
-    assert fleet.log("pi-1").count("85 °C; works again below 70 °C") >= len(declined)
+    assert fleet.log("pi-1").count("85 °C; training resumes below 70 °C") >= len(declined)
     fleet.hot.heat(60)
     with fleet.operator() as operator:
 
@@ -84,7 +84,7 @@ model = { name = "mlp", options = { hidden = [4096, 1024] } }
 data = { test = "digits" }
 fleet = { devices = 2 }
 """
-"""More than a training process of an earlier job holds, which a device could use again."""
+"""More memory than a training process of an earlier job holds, which a device could reuse."""
 
 
 def test_device_without_memory_declines_before_fetching(fleet) -> None:

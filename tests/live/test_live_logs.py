@@ -21,7 +21,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Of which the coordinator is told by its file, the others by an option, to write JSON."""
+    """The coordinator logs JSON by its settings file, the other nodes by an option."""
     folder = tmp_path_factory.mktemp("logs")
     (folder / "mlflow.db").write_bytes(empty_store())
     settings = folder / "coordinator.toml"
@@ -34,62 +34,62 @@ def fleet(tmp_path_factory):
 
 
 def lines_of(fleet: LiveFleet, name: str) -> list[dict[str, Any]]:
-    """All lines of a node's log: each is an object, whatever is said in it."""
+    """Return all lines of a node's log: each is a JSON object."""
     return [json.loads(line) for line in fleet.log(name).splitlines()]
 
 
 def story(fleet: LiveFleet, visit: str) -> list[dict[str, Any]]:
-    """What `grep '"VISIT"' *.log` finds."""
+    """Return what `grep '"VISIT"' *.log` finds."""
     return [
         json.loads(line) for name in fleet.commands for line in fleet.log(name).splitlines() if f'"{visit}"' in line
     ]
 
 
-def test_one_id_tells_the_story_of_a_visit(fleet) -> None:
+def test_visit_id_links_the_logs_of_all_roles(fleet) -> None:
     assert fleet.run(job_text("logged", 1), "logged").status == "done"
     for name in fleet.commands:
         for line in lines_of(fleet, name):
             assert list(line)[:5] == ["time", "level", "role", "node", "message"], line
             assert TIME.fullmatch(line["time"])
             assert line["node"] == name
-    kept = [line for line in lines_of(fleet, "e1") if "is kept" in line["message"]]
+    kept = [line for line in lines_of(fleet, "e1") if "kept the result of" in line["message"]]
     line = next(line for line in kept if line["round"] == 1 and not line["visit"].endswith("/1"))
     assert {key: line[key] for key in ("run", "site")} == {"run": "logged", "site": "e1"}
     assert line["visit"].startswith(f"{line['tour']}/")
     assert line["tour"].startswith("logged/1/")
     expected = [
         ("coordinator", "a visit is planned"),
-        ("edge", f"the model goes to {line['device']}"),
+        ("edge", f"sending the model to {line['device']}"),
         ("agent", "visit logged round 1"),
-        ("agent", "it is trained now"),
-        ("agent", "is given"),
-        ("agent", "has begun"),
+        ("agent", "training started"),
+        ("agent", "starts logged"),
+        ("agent", "has loaded graphs and data"),
         ("agent", "trained logged round 1"),
-        ("agent", "its result is offered to e1"),
+        ("agent", "result offered to e1"),
         ("edge", "has a result"),
-        ("edge", "is kept: norm"),
-        ("agent", "is accepted"),
+        ("edge", "kept the result of"),
+        ("agent", "result accepted"),
         ("coordinator", "visit done"),
     ]
-    # The device may hear that its result is accepted after the job has ended.
+    # The device may receive the acceptance after the job has ended.
     fleet.wait(lambda: len(story(fleet, line["visit"])) >= len(expected), "the whole story of a visit")
-    told = story(fleet, line["visit"])
+    reported = story(fleet, line["visit"])
     times = {}
     for role, words in expected:
-        (found,) = [it for it in told if it["role"] == role and words in it["message"]]
+        (found,) = [it for it in reported if it["role"] == role and words in it["message"]]
         times[words] = found["time"]
-    accepted = times.pop("is accepted")
-    assert accepted >= times["is kept: norm"], told
-    # Each role writes its line before it sends what the next one acts on.
-    assert list(times.values()) == sorted(times.values()), told
-    assert len(told) == len(expected), told
+    accepted = times.pop("result accepted")
+    assert accepted >= times["kept the result of"], reported
+    # Each role logs before it sends what the next one acts on.
+    assert list(times.values()) == sorted(times.values()), reported
+    assert len(reported) == len(expected), reported
     runs = [line for line in lines_of(fleet, "cloud") if line.get("run") == "logged"]
     assert [it["round"] for it in runs if "accuracy" in it["message"]] == [1]
     assert all(it["device"] == "pi-1" for it in lines_of(fleet, "pi-1"))
 
 
 def in_mlflow(database: Path, what: str) -> list[Any]:
-    """What MLflow's database has of the job's run; read without a lock, which its writer could meet."""
+    """Read the job's run from MLflow's database; without a lock, which could collide with the writer's."""
     question = f"select {what} join tags using (run_uuid) where tags.key = 'job' and tags.value = 'tracked'"
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro&immutable=1", uri=True)) as found:
@@ -98,12 +98,12 @@ def in_mlflow(database: Path, what: str) -> list[Any]:
         return []  # it is being written
 
 
-def test_a_job_is_one_run_in_each_store_also_when_its_coordinator_is_killed(fleet) -> None:
+def test_job_is_one_run_per_store_despite_coordinator_kill(fleet) -> None:
     fleet.submit(job_text("tracked", 3))
     database = fleet.folder / "mlflow.db"
     fleet.wait_for("cloud", "job tracked round 1: accuracy")
     fleet.pause("e1")
-    # The process that writes it yields to all others; one that has only begun would go on next to the new one.
+    # The process that writes it has a low priority; one that has just begun would run next to the new one.
     fleet.wait(lambda: in_mlflow(database, "step from metrics"), "the first round in MLflow")
     fleet.kill("cloud")
     fleet.start("cloud")

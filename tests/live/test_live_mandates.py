@@ -1,4 +1,4 @@
-"""Operators' keys over a real Mosquitto: a signed job trains, an unsigned one does not, and all of it can be read."""
+"""Operators' keys over a real Mosquitto: a signed job trains, an unsigned one does not, and the audit shows both."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.console.operator import Operator
-from coordinator.console.signing import give, prepared, withdraw
-from coordinator.rounds.mandate_terms import Terms
+from coordinator.console.signing import Terms, give, prepared, withdraw
 from sojourn.errors import JobError
-from sojourn.protocol.audit import faults
-from sojourn.protocol.mandate import sign_mandate
+from sojourn.protocol.mandates import sign_mandate
+from sojourn.protocol.operators import faults
 from sojourn.protocol.signing import Signer
 from tests.forked import sojourn
 from tests.live.live_fleet import FLEET, LiveFleet, compile_here
@@ -44,7 +43,7 @@ def keys(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "operators.pub", tmp_path / "operators.toml"
 
 
-def test_only_what_ann_signed_is_trained_and_all_of_it_is_written_down(tmp_path: Path, keys) -> None:
+def test_only_signed_jobs_train_and_all_requests_are_logged(tmp_path: Path, keys) -> None:
     public, operators = keys
     fleet = LiveFleet(
         tmp_path,
@@ -58,14 +57,14 @@ def test_only_what_ann_signed_is_trained_and_all_of_it_is_written_down(tmp_path:
     try:
         compile_here(JOB)
         with Operator(broker, fleet=FLEET, cloud="cloud", signer=signer) as ann:
-            ann.jobs(patience=LIMIT)
+            ann.jobs(timeout=LIMIT)
             ann.submit(JOB)
             fleet.wait(lambda: "waiting for a signature" in ann.job("signed").detail, "the job to wait for ann")
             with (
-                Operator(broker, fleet=FLEET, cloud="cloud") as nobody,
-                pytest.raises(JobError, match="takes only what an operator signed"),
+                Operator(broker, fleet=FLEET, cloud="cloud") as no_site,
+                pytest.raises(JobError, match="accepts only signed requests"),
             ):
-                nobody.jobs()
+                no_site.jobs()
             assert fleet.trained() == []
             mandate = prepared(ann, "signed", JOB, Terms("ann", 3600.0), lambda _step: None)
             other = Signer.generate(tmp_path / "eve.key")
@@ -87,7 +86,7 @@ def test_only_what_ann_signed_is_trained_and_all_of_it_is_written_down(tmp_path:
         (line,) = json.loads(sojourn("agent", "mandates", "--store", str(store), "--json"))
         assert (line["job"], line["by"], line["given"]) == ("signed", "ann", 1)
         assert "withdrawn by ann" in line["state"]
-        assert "only what one of these signed is done here: ann" in fleet.log("pi-1")
+        assert "mandates: required, signed by one of: ann" in fleet.log("pi-1")
         assert "jobs wait until one of these has signed them: ann" in fleet.log("cloud")
         assert mandate.ends > time.time()
     finally:

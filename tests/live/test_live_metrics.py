@@ -1,4 +1,4 @@
-"""Debian's Prometheus scrapes every role during a job over Mosquitto, and tells when a device is gone."""
+"""Debian's Prometheus scrapes every role during a job over Mosquitto, and alerts when a device is offline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCRAPED = {"cloud": "sojourn-coordinator", "edge-1": "sojourn-edge", "pi-1": "so
 
 
 class MeasuredFleet(LiveFleet):
-    """A fleet of which one node of each role has a port for its figures."""
+    """A fleet of which one node of each role serves metrics."""
 
     def __init__(self, folder: Path) -> None:
         self.ports = dict(zip(SCRAPED, free_ports(len(SCRAPED)), strict=True))
@@ -36,7 +36,7 @@ class MeasuredFleet(LiveFleet):
 
 
 class Prometheus:
-    """The real one, with the shipped configuration: our ports in it, and less patience."""
+    """A real Prometheus with the shipped configuration, except for ports and shorter timeouts."""
 
     def __init__(self, folder: Path, ports: dict[str, int]) -> None:
         (self.port,) = free_ports(1)
@@ -75,7 +75,7 @@ class Prometheus:
         self._process.wait(LIMIT)
 
     def wait(self, expression: str, holds: Callable[[float], bool]) -> None:
-        """Until it says so: on a busy machine a scrape may fail, and its figures are not there for a while."""
+        """Wait until a value holds: on a busy machine a scrape may fail, and its metrics are missing for a while."""
 
         def is_so() -> bool:
             found = self.value(expression)
@@ -97,7 +97,7 @@ class Prometheus:
         wait_until(holds, what, details)
 
 
-def test_prometheus_sees_a_job_and_a_device_and_a_site_that_are_gone(tmp_path: Path) -> None:
+def test_prometheus_shows_a_job_and_offline_device_and_site(tmp_path: Path) -> None:
     fleet = MeasuredFleet(tmp_path)
     prometheus = Prometheus(tmp_path / "prometheus", fleet.ports)
     try:
@@ -112,8 +112,8 @@ def test_prometheus_sees_a_job_and_a_device_and_a_site_that_are_gone(tmp_path: P
         prometheus.wait('sojourn_edge_visits_total{outcome="done"}', lambda visits: visits >= 1)
         prometheus.wait('sojourn_agent_visits_total{outcome="accepted"}', lambda visits: visits == 3)
         prometheus.wait("min(sojourn_link_up)", lambda up: up == 1)
-        told = set(prometheus.ask("label/__name__/values"))
-        lacking = {m.name for m in METRICS if not {m.name, f"{m.name}_count"} & told}
+        reported = set(prometheus.ask("label/__name__/values"))
+        lacking = {m.name for m in METRICS if not {m.name, f"{m.name}_count"} & reported}
         assert lacking <= {  # there is no release here, no TLS, and no job under way
             "sojourn_certificate_expiry_timestamp_seconds", "sojourn_agent_release_state", "sojourn_release_devices",
             "sojourn_agent_release_version", "sojourn_rollout_status", "sojourn_run_progress_timestamp_seconds",

@@ -51,12 +51,12 @@ MERGED, KEPT = OWN.format("merge"), OWN.format("frozen")
 VISIT = 'strategy = "visit"\narranger = { sets = 2, size = 2 }\nestimator = { epochs = 1 }'
 FROZEN = f'strategy = "fedavg"\n{KEPT}'
 MANY_EPOCHS = 40
-"""So that a visit lasts long enough for a kill in its midst."""
+"""Enough for a visit to last until a kill in the middle of it."""
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulation came to, and the job as a real coordinator is given it."""
+    """The result of a simulation, and the same job for a real coordinator."""
 
     text: str
     kit: Kit
@@ -83,7 +83,7 @@ def simulated(name: str, job: str, folder: Path, epochs: int = 1) -> Simulated:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFleet]:
-    """Each agent has the samples that the simulation gives its namesake."""
+    """Each agent has the samples of the simulated device with its name."""
     folder = tmp_path_factory.mktemp("live")
     simulation = read_simulation(FLEET.format(job=VISIT, epochs=1), "the fleet")
     samples = load(simulation.fleet.data)
@@ -92,33 +92,33 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFleet]:
     for name, part in zip(simulation.fleet.names, parts, strict=True):
         files[name] = str(folder / f"{name}.npz")
         np.savez(files[name], x=samples.x_train[part], y=samples.y_train[part])
-    sites = {site: list(devices) for site, devices in simulation.fleet.reached.items()}
+    sites = {site: list(devices) for site, devices in simulation.fleet.devices_by_site.items()}
     live = LiveFleet(folder, sites, own_brokers=True, data=files)
     yield live
     live.stop()
 
 
-def test_over_mosquitto_the_bits_are_those_of_a_simulation(fleet: LiveFleet, tmp_path: Path) -> None:
+def test_mosquitto_run_matches_simulation_bit_for_bit(fleet: LiveFleet, tmp_path: Path) -> None:
     name = "frozen"
-    told = simulated(name, FROZEN, tmp_path)
-    assert not told.kit.model.state
-    view = fleet.run(told.text, name)
+    reported = simulated(name, FROZEN, tmp_path)
+    assert not reported.kit.model.state
+    view = fleet.run(reported.text, name)
     assert view.status == "done", view.detail
-    assert [report.visits for report in view.history] == told.visits
-    assert np.array_equal(fleet.model(name), told.model)
+    assert [report.visits for report in view.history] == reported.visits
+    assert np.array_equal(fleet.model(name), reported.model)
 
 
-def test_an_agent_that_is_killed_in_mid_visit_hands_on_the_same_state(fleet: LiveFleet, tmp_path: Path) -> None:
+def test_agent_killed_mid_visit_returns_the_same_state(fleet: LiveFleet, tmp_path: Path) -> None:
     name, victim = "killed", next(iter(fleet.sites.values()))[0]
-    told = simulated(name, f"{VISIT}\n{MERGED}", tmp_path, epochs=MANY_EPOCHS)
-    assert told.kit.model.state
-    fleet.submit(told.text)
+    reported = simulated(name, f"{VISIT}\n{MERGED}", tmp_path, epochs=MANY_EPOCHS)
+    assert reported.kit.model.state
+    fleet.submit(reported.text)
     for number in (1, 2):  # at least one of the visits is still under way when this process comes to the kill
-        # In the first round, the first visit told what its data is like.
+        # In the first round, the first visit reported the summary of its data.
         fleet.wait_for(victim, f"visit {name} round {number} tour", 2 if number == 1 else 1)
         fleet.kill(victim)
         fleet.start(victim)
     view = fleet.finish(name)
     assert view.status == "done", view.detail
-    assert np.array_equal(fleet.model(name), told.model)
+    assert np.array_equal(fleet.model(name), reported.model)
     assert sum(f"visit {name} round " in line for line in fleet.log(victim).splitlines()) > 3

@@ -1,4 +1,4 @@
-"""Three agents as processes: good releases reach all of them in stages, each kind of bad one ends as the rules say."""
+"""Three agents as processes: good releases reach all of them in stages, each bad kind ends by the rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fleet(tmp_path_factory):
     live.stop()
 
 
-def test_a_first_release_reaches_all_devices_in_stages(fleet: ReleasedFleet) -> None:
+def test_first_release_reaches_all_devices_in_stages(fleet: ReleasedFleet) -> None:
     view = fleet.roll_out(digits_release(1))
     assert (view.status, view.serves, view.counts) == ("done", 1, {"serving": 3})
     assert sorted(device.stage for device in view.devices) == [1, 2, 3]  # 5 % is one, half are two
@@ -37,7 +37,7 @@ def test_a_first_release_reaches_all_devices_in_stages(fleet: ReleasedFleet) -> 
     fleet.all_predict(1)
 
 
-def test_a_better_release_takes_its_place_while_a_program_uses_it(fleet: ReleasedFleet) -> None:
+def test_better_release_replaces_model_in_running_program(fleet: ReleasedFleet) -> None:
     with Model("digits", fleet.store("pi-2")) as model:
         assert model.version == 1
         view = fleet.roll_out(digits_release(2))
@@ -58,22 +58,20 @@ def test_a_better_release_takes_its_place_while_a_program_uses_it(fleet: Release
     [(forgetful, 3, "accuracy fell"), (slow, 4, "times as slow as before"), (broken, 5, "failed: ")],
     ids=["less accurate", "slower", "does not load"],
 )
-def test_a_bad_release_stops_at_the_first_devices_and_comes_back(
+def test_bad_release_stops_at_first_devices_and_rolls_back(
     fleet: ReleasedFleet, make: Callable[[int], ReleaseFile], version: int, why: str
 ) -> None:
     latency = 2.0 if make is slow else RULES.latency
     view = fleet.roll_out(make(version), rules=msgspec.structs.replace(RULES, latency=latency))
     assert (view.status, view.serves, view.stage) == ("rolled-back", 2, 1)
     assert why in view.detail
-    told = [device for device in DEVICES if f"release digits {version}" in fleet.log(device)]
-    assert len(told) == 2  # the one of the first stage, and the one that was asked besides
+    reported = [device for device in DEVICES if f"release digits {version}" in fleet.log(device)]
+    assert len(reported) == 2  # the one of the first stage, and the one that was asked besides
     assert fleet.current() == {2}
     fleet.all_predict(2)
 
 
-def test_a_release_that_somebody_else_signed_is_refused_before_any_device_hears_of_it(
-    fleet: ReleasedFleet, tmp_path: Path
-) -> None:
+def test_release_signed_by_another_key_never_reaches_devices(fleet: ReleasedFleet, tmp_path: Path) -> None:
     thief = Signer.generate(tmp_path / "thief.key")
     before = fleet.view()
     with pytest.raises(JobError, match="the order forward is not signed with the fleet's release key"):
@@ -83,9 +81,7 @@ def test_a_release_that_somebody_else_signed_is_refused_before_any_device_hears_
     assert not any("digits 6" in fleet.log(name) for name in ("cloud", *DEVICES))
 
 
-def test_where_the_coordinator_has_no_key_devices_refuse_what_somebody_else_signed(
-    fleet: ReleasedFleet, tmp_path: Path
-) -> None:
+def test_devices_reject_foreign_key_if_coordinator_has_none(fleet: ReleasedFleet, tmp_path: Path) -> None:
     thief = Signer.generate(tmp_path / "thief.key")
     fleet.restart_coordinator(verifies=False)
     view = fleet.roll_out(digits_release(6), signer=thief)
@@ -96,17 +92,17 @@ def test_where_the_coordinator_has_no_key_devices_refuse_what_somebody_else_sign
     assert fleet.current() == {2}
 
 
-def test_a_program_that_reports_errors_has_the_release_taken_back_when_another_device_agrees(
+def test_program_errors_on_two_devices_roll_back_the_release(
     fleet: ReleasedFleet,
 ) -> None:
-    # It ends when two devices complain, and not before.
+    # It ends when two devices complain, not before.
     fleet.begin(digits_release(7), rules=msgspec.structs.replace(RULES, soak=3600.0))
     first = _first(fleet, 7)
     with Model("digits", fleet.store(first)) as model:
         fleet.wait(lambda: model.version == 7, "the new version in the program")
         model.report_error("this is a three")
         fleet.wait(lambda: len(fleet.view().devices) == 2, "another device that is asked")
-        assert "others are waited for" in fleet.view().detail
+        assert "waiting for other devices" in fleet.view().detail
         (second,) = [each.device for each in fleet.view().devices if each.device != first]
         with Model("digits", fleet.store(second)) as other:
             fleet.wait(lambda: other.version == 7, "the new version there")
@@ -114,11 +110,11 @@ def test_a_program_that_reports_errors_has_the_release_taken_back_when_another_d
         view = fleet.end()
         fleet.wait(lambda: model.version == 2, "the old version in the program")
     assert view.status == "rolled-back"
-    assert view.detail.count("1 errors were reported") == 2
+    assert view.detail.count("1 errors") == 2
     assert fleet.current() == {2}
 
 
-def test_agents_that_are_killed_in_the_middle_end_with_the_release(fleet: ReleasedFleet) -> None:
+def test_killed_agents_end_with_the_new_release(fleet: ReleasedFleet) -> None:
     fleet.begin(digits_release(8, weight=2_000_000))
     first = _first(fleet, 8)
     fleet.wait(lambda: "release digits 8" in fleet.log(first), "the order")
@@ -132,7 +128,7 @@ def test_agents_that_are_killed_in_the_middle_end_with_the_release(fleet: Releas
     fleet.all_predict(8)
 
 
-def test_a_release_that_is_everywhere_is_undone_by_one_command(fleet: ReleasedFleet) -> None:
+def test_deployed_release_is_rolled_back_by_one_command(fleet: ReleasedFleet) -> None:
     with fleet.operator() as operator:
         operator.steer("digits", "rollback")
         view = fleet.end()
@@ -142,7 +138,7 @@ def test_a_release_that_is_everywhere_is_undone_by_one_command(fleet: ReleasedFl
     fleet.all_predict(2)
 
 
-def test_a_job_and_a_release_share_the_devices(fleet: ReleasedFleet) -> None:
+def test_job_and_release_share_the_devices(fleet: ReleasedFleet) -> None:
     fleet.submit(job_text("job", rounds=4, devices=3))
     fleet.wait_for("cloud", "job job: 3 devices estimated")
     view = fleet.roll_out(digits_release(9))
@@ -155,8 +151,8 @@ def test_a_job_and_a_release_share_the_devices(fleet: ReleasedFleet) -> None:
         fleet.wait(lambda: fleet.view().counts == {"serving": 3} and fleet.current() == {2}, "the way back")
 
 
-def test_no_device_ever_tried_what_it_was_not_told_to(fleet: ReleasedFleet) -> None:
-    """What is left on the disks: the version that is served, and the one before."""
+def test_devices_store_only_ordered_releases(fleet: ReleasedFleet) -> None:
+    """The disks keep the served version, and the one before."""
     for device in DEVICES:
         folder = fleet.store(device) / "release" / "digits"
         named = json.loads((folder / "current").read_text())["version"]
@@ -165,7 +161,7 @@ def test_no_device_ever_tried_what_it_was_not_told_to(fleet: ReleasedFleet) -> N
 
 
 def _first(fleet: ReleasedFleet, version: int) -> str:
-    """The device of the first stage."""
+    """Return the device of the first stage."""
     with fleet.operator() as operator:
         fleet.wait(lambda: operator.releases("digits")[0].version == version, "the rollout")
         fleet.wait(lambda: operator.releases("digits")[0].devices, "its first device")

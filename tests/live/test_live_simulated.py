@@ -17,7 +17,7 @@ from tests.live.live_fleet import LiveFleet
 from tests.there import there
 
 NEAR = 0.02
-"""How far predicted bytes may be from counted ones, besides the signs of life that a slow machine gives more of."""
+"""The tolerance of predicted bytes, in addition to the signs of life, of which a slow machine sends more."""
 FLEET = """
 rounds = 3
 threads = 1
@@ -38,10 +38,10 @@ by = "dirichlet"
 alpha = 0.5
 """
 VISIT = 'strategy = "visit"\narranger = { sets = 2, size = 4 }\nestimator = { epochs = 3 }\n'
-# Each with a model of its own: a device that holds a blob from the job before does not get it again.
+# Each with another model: a device that holds a blob from an earlier job does not get it again.
 HIDDEN = {"visit": 256, "fedavg-int8": 252, "metafed": 248}
 UNGATED = "gate = { on = false }\n"
-"""The exemplars are the same for all jobs: with the gate on, edge servers would have them from the job before."""
+"""The exemplars are the same for all jobs: with the gate on, edge servers would hold them from earlier jobs."""
 JOBS = {
     "visit": f'{VISIT}gate = "enforce"\n',
     "fedavg-int8": f'strategy = "fedavg"\n{UNGATED}encoding = "int8"\n',
@@ -53,12 +53,12 @@ MODELS = {
     "scaffold-batchnorm-int8": 'name = "tests.fleet_sim.batchnorm_net:NormalisedRows"\noptions = { classes = 10 }',
     "fedbn": 'name = "tests.fleet_sim.batchnorm_net:NormalisedRows"\noptions = { classes = 10, hidden = 250 }',
 }
-"""Of jobs with another model than the usual one."""
+"""The jobs with another model than the usual one."""
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a simulation said, before the real fleet was asked."""
+    """The result of a simulation, computed before the real fleet runs."""
 
     job: str
     rows: list[dict[str, str]]
@@ -91,7 +91,7 @@ def simulated(name, folder) -> Predicted:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Two sites with brokers of their own; each agent has the samples that the simulation gives its namesake."""
+    """Return two sites with separate brokers; each agent has the samples of the simulated device with its name."""
     folder = tmp_path_factory.mktemp("live")
     simulation = read_simulation(FLEET, "the fleet")
     samples, data = load(simulation.fleet.data), {}
@@ -99,38 +99,38 @@ def fleet(tmp_path_factory):
     for name, part in zip(simulation.fleet.names, parts, strict=True):
         data[name] = str(folder / f"{name}.npz")
         np.savez(data[name], x=samples.x_train[part], y=samples.y_train[part])
-    sites = {site: list(devices) for site, devices in simulation.fleet.reached.items()}
+    sites = {site: list(devices) for site, devices in simulation.fleet.devices_by_site.items()}
     live = LiveFleet(folder, sites, own_brokers=True, data=data, witnessed=True)
     yield live
     live.stop()
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_real_fleet_does_what_was_predicted(fleet, predicted, name) -> None:
-    told = predicted[name]
+def test_real_fleet_matches_the_simulation(fleet, predicted, name) -> None:
+    expected = predicted[name]
     before = fleet.witness.total() if name != next(iter(JOBS)) else 0  # the first job is counted from the first birth
     signs = fleet.witness.signs_of_life()
     trained = len(fleet.trained())
-    view = fleet.run(told.job, name)
+    view = fleet.run(expected.job, name)
     counted, signs = fleet.witness.total() - before, fleet.witness.signs_of_life() - signs
     assert view.status == "done"
-    assert [it.accuracy for it in view.history] == [float(row["accuracy"]) for row in told.rows]
-    own = [(it.figures or {}).get("own_accuracy") for it in view.history]  # what devices say of their own models
-    assert own == [float(row["own_accuracy"]) if "own_accuracy" in row else None for row in told.rows]
+    assert [it.accuracy for it in view.history] == [float(row["accuracy"]) for row in expected.rows]
+    own = [it.metrics.get("own_accuracy") for it in view.history]  # reported by devices for their personal models
+    assert own == [float(row["own_accuracy"]) if "own_accuracy" in row else None for row in expected.rows]
     assert all(own) == (name in ("fedbn", "metafed"))
-    assert [it.visits for it in view.history] == [int(row["visits"]) for row in told.rows]
-    assert len(fleet.trained()) - trained == len(told.visits)
-    assert np.array_equal(fleet.model(name), told.model)
-    pairs = [(int(row["bytes"]), it.traffic) for row, it in zip(told.rows, view.history, strict=True)]
-    for said, found in (*pairs, (told.traffic, counted)):
-        assert said * (1 - NEAR) <= found <= said * (1 + NEAR) + signs, (pairs, told.traffic, counted, signs)
+    assert [it.visits for it in view.history] == [int(row["visits"]) for row in expected.rows]
+    assert len(fleet.trained()) - trained == len(expected.visits)
+    assert np.array_equal(fleet.model(name), expected.model)
+    pairs = [(int(row["bytes"]), it.traffic) for row, it in zip(expected.rows, view.history, strict=True)]
+    for output, found in (*pairs, (expected.traffic, counted)):
+        assert output * (1 - NEAR) <= found <= output * (1 + NEAR) + signs, (pairs, expected.traffic, counted, signs)
 
 
-def test_the_brokers_have_counted_what_the_witness_has(fleet) -> None:
-    """The last one: the fleet is idle, so both counts stay as they are."""
+def test_broker_counters_match_the_witness(fleet) -> None:
+    """Runs last: the fleet is idle, so both counts stay the same."""
 
     def same() -> bool:
-        heard, reported = fleet.witness.counted()
-        return bool(heard == reported)
+        received, reported = fleet.witness.counted()
+        return bool(received == reported)
 
     fleet.wait(same, "equal counts")

@@ -1,4 +1,4 @@
-"""The papers' own strategies as processes over a real Mosquitto: the same bits as in memory."""
+"""The papers' strategies as processes over a real Mosquitto: the same bits as in memory."""
 
 from itertools import count
 from pathlib import Path
@@ -58,7 +58,7 @@ def fleet(tmp_path_factory):
 
 
 @pytest.mark.parametrize("strategy", JOBS)
-def test_over_mosquitto_the_bits_are_those_of_memory(fleet, strategy) -> None:
+def test_mosquitto_run_matches_memory_run_bit_for_bit(fleet, strategy) -> None:
     name = f"job-{next(NUMBERS)}"
     settings = {"strategy": strategy, **PLAIN, **JOBS[strategy]}
     view = fleet.run(job(name, **settings), name)
@@ -69,7 +69,7 @@ def test_over_mosquitto_the_bits_are_those_of_memory(fleet, strategy) -> None:
 
 
 def finishes(pid: int) -> bool:
-    """Whether a coordinator has a process beside it that works with torch."""
+    """Return whether a coordinator has a child process that works with torch."""
     try:
         children = Path(f"/proc/{pid}/task").glob("*/children")
         found = [child for file in children for child in file.read_text().split()]
@@ -79,14 +79,14 @@ def finishes(pid: int) -> bool:
 
 
 def is_seen_finishing(fleet, name, settings) -> bool:
-    """Run a job until its finisher works; False if the job has ended before this process came to look."""
+    """Run a job until its finisher works; return False if the job ended before the first check."""
     fleet.submit(job(name, **settings))
     pid = fleet.processes["cloud"].pid
     with fleet.operator() as operator:
         seen: list[str] = []
 
         def status() -> str:
-            seen.append(operator.job(name, patience=LIMIT).status)
+            seen.append(operator.job(name, timeout=LIMIT).status)
             return seen[-1]
 
         fleet.wait(lambda: status() in ("running", *ENDED), "its round")  # before that its model is compiled
@@ -94,7 +94,7 @@ def is_seen_finishing(fleet, name, settings) -> bool:
         return seen[-1] not in ENDED
 
 
-def test_a_coordinator_killed_while_it_finishes_closes_the_round_again(fleet) -> None:
+def test_coordinator_killed_while_finishing_closes_round_again(fleet) -> None:
     settings = {"strategy": "dense", **PLAIN, **JOBS["dense"]}
     names = (f"job-{next(NUMBERS)}" for _ in range(10))
     name = next(name for name in names if is_seen_finishing(fleet, name, settings))

@@ -1,4 +1,4 @@
-"""A client that is no part of a fleet hears all that its brokers carry, and counts it."""
+"""A client outside of the fleet that receives and counts everything on its brokers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from paho.mqtt.client import MQTTMessage
 
-    from sojourn.brokers.run import Broker
+    from sojourn.brokers.local_broker import Broker
 
 NAME, OPERATOR = "witness", "operator"
 RULES = f"\nuser {NAME}\ntopic read #\ntopic read $SYS/#\n"
-"""What a broker's access list needs to let it hear everything."""
+"""The access rule that lets it receive everything."""
 QUIET = 0.5
 OWN_COUNT = "$SYS/broker/publish/bytes/received"
 OFTEN = "sys_interval 1"
@@ -31,22 +31,22 @@ OFTEN = "sys_interval 1"
 
 
 class Witness:
-    """Payload bytes by kind of message, every publish once. It has to be there before the fleet is."""
+    """Payload bytes by kind of message, counting every publish once. It must be started before the fleet."""
 
     def __init__(self, brokers: Iterable[Broker]) -> None:
         self.bytes: Counter[str] = Counter()
         self.messages: Counter[str] = Counter()
         self.repeated = 0
-        """The payload bytes of messages that were sent again, since no answer had come within a second."""
+        """The payload bytes of repeated messages, which had no answer within a second."""
         self._seen: set[bytes] = set()
         self.mail = 0
-        """The payload bytes of an operator's questions and of their answers, which are not among the others."""
+        """The payload bytes of an operator's requests and their answers, which are counted separately."""
         self._own: dict[int, int] = {}
         self._lock = threading.Lock()
         self._clients = [self._listen(number, broker) for number, broker in enumerate(brokers)]
 
     def total(self) -> int:
-        """The payload bytes of all that the fleet has said, once it says nothing more."""
+        """Return the payload bytes of all the fleet's messages, once it is silent."""
         before = -1
         while (now := self._counted()) != before:
             before = now
@@ -59,7 +59,7 @@ class Witness:
             return sum(self.bytes[kind] for kind in ("progress", "tour-progress")) + self.repeated
 
     def counted(self) -> tuple[int, int]:
-        """All payload bytes as heard here, an operator's mail included, and as the brokers last reported them."""
+        """Return all payload bytes received here, with operators' messages, and those last reported by the brokers."""
         with self._lock:
             return sum(self.bytes.values()) + self.mail, sum(self._own.values())
 
@@ -79,13 +79,13 @@ class Witness:
         wanted = [(topic, 1) for topic in ("sojourn/#", OWN_COUNT)]
         client.on_connect = lambda *_: client.subscribe(wanted) and None
         client.on_subscribe = lambda *_: listens.set()
-        client.on_message = lambda _client, _data, message: self._hear(number, message)
+        client.on_message = lambda _client, _data, message: self._receive(number, message)
         client.connect(broker.host, broker.port)
         client.loop_start()
         assert listens.wait(LIMIT)
         return client
 
-    def _hear(self, number: int, message: MQTTMessage) -> None:
+    def _receive(self, number: int, message: MQTTMessage) -> None:
         size = len(message.payload)
         with self._lock:
             if message.topic == OWN_COUNT:
@@ -93,10 +93,10 @@ class Witness:
             elif OPERATOR in message.topic.split("/"):
                 self.mail += size
             else:
-                said = msgpack.unpackb(message.payload)
-                del said["id"]  # every packet has its own
-                content = hashlib.sha256(message.topic.encode() + msgpack.packb(said)).digest()
+                output = msgpack.unpackb(message.payload)
+                del output["id"]  # every packet has its own
+                content = hashlib.sha256(message.topic.encode() + msgpack.packb(output)).digest()
                 self.repeated += size if content in self._seen else 0
                 self._seen.add(content)
-                self.bytes[said["kind"]] += size
-                self.messages[said["kind"]] += 1
+                self.bytes[output["kind"]] += size
+                self.messages[output["kind"]] += 1

@@ -1,4 +1,4 @@
-"""What `sojourn.extras` names is what pyproject.toml installs."""
+"""The extras in `sojourn.errors` match pyproject.toml."""
 
 import re
 import tomllib
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.extras import MODULES, bringing, install, need
+from sojourn.errors import MODULES, extra_of, install, require_extra
 from tests.there import there
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -15,7 +15,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 
 def named(requirement: str) -> str:
-    """The package that a requirement names."""
+    """Return the package name of a requirement."""
     return there(re.match(r"[\w.-]+", requirement))[0].lower().replace("_", "-")
 
 
@@ -28,7 +28,7 @@ def test_every_module_comes_with_a_package_of_its_extra(extra) -> None:
         assert found & required or module in {name.replace("-", "_") for name in required}, module
 
 
-def test_what_is_installed_is_not_missed() -> None:
-    need("cloud", "this test")
-    assert bringing("ortools.graph") == "cloud"
-    assert install("cloud") == "pip install 'sojourn[cloud]'"
+def test_installed_extra_passes_and_install_command_is_given() -> None:
+    require_extra("cloud", "this test")
+    assert extra_of("ortools.graph") == "cloud"
+    assert install("cloud") == "install the extra 'cloud' from a clone of Sojourn: pip install '.[cloud]'"

@@ -32,14 +32,14 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_names_in_a_file_are_relative_to_it(file: str, tmp_path: Path) -> None:
+def test_paths_in_a_file_are_relative_to_it(file: str, tmp_path: Path) -> None:
     settings = read_settings(file, {}, AgentSettings)
     assert settings.data.path == str(tmp_path / "own.npz")
     assert settings.store == str(tmp_path / "kept")
     assert settings.broker.password_file == str(tmp_path / "secret")
 
 
-def test_flags_go_before_the_file(file: str) -> None:
+def test_flags_override_the_file(file: str) -> None:
     flags = {"name": "pi-2", "fleet": None, "broker": broker_flags("other:1884"), "data": {"path": "here.npz"}}
     settings = read_settings(file, flags, AgentSettings)
     assert (settings.name, settings.fleet, settings.data.path) == ("pi-2", "sojourn", "here.npz")
@@ -47,13 +47,13 @@ def test_flags_go_before_the_file(file: str) -> None:
     assert settings.broker.password_file is not None
 
 
-def test_flags_suffice() -> None:
+def test_flags_suffice_without_a_file() -> None:
     settings = read_settings(None, {"name": "s1", "broker": broker_flags(None), "cloud_broker": {}}, EdgeSettings)
     assert (settings.name, settings.broker.address, settings.cloud_broker) == ("s1", "localhost:1883", None)
 
 
-def test_what_is_missing_or_misspelt_is_named(file: str) -> None:
-    with pytest.raises(ConfigError, match="the command line: the key 'name' is missing: give --name, or a settings"):
+def test_missing_and_misspelled_keys_are_named(file: str) -> None:
+    with pytest.raises(ConfigError, match="the command line: the key 'name' is missing: set --name, or use a settings"):
         read_settings(None, {}, EdgeSettings)
     Path(file).write_text(FILE + "[brokr]\n")
     with pytest.raises(ConfigError, match=r"agent.toml: unknown key 'brokr'; did you mean 'broker'\?"):
@@ -74,7 +74,7 @@ def test_what_is_missing_or_misspelt_is_named(file: str) -> None:
         ("MQTTS://vm", {"host": "vm", "tls": True}),
     ],
 )
-def test_addresses(address: str, table: dict[str, object]) -> None:
+def test_broker_addresses_are_parsed(address: str, table: dict[str, object]) -> None:
     assert broker_table(address) == table
 
 
@@ -89,18 +89,18 @@ def test_addresses(address: str, table: dict[str, object]) -> None:
         ("pi:65536", "write host"),
         ("a b", "write host"),
         ("mqtt://pi/topic", "write host"),
-        ("http://pi", "no way by http:// here"),
+        ("http://pi", "the scheme http:// is not supported"),
         ("ssl://pi:8883", "mqtts://host:8883"),
         ("me:secret@pi", "username and password_file"),
     ],
 )
-def test_what_is_no_address(address: str, remedy: str) -> None:
-    with pytest.raises(ConfigError, match="is not an address of a broker") as caught:
+def test_invalid_address_is_rejected_with_remedy(address: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match="is not a broker address") as caught:
         broker_flags(address)
     assert remedy in str(caught.value)
 
 
-def test_a_text_stands_for_a_table_in_every_settings_file(tmp_path: Path) -> None:
+def test_text_may_replace_a_table_in_every_settings_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('name = "pi-1"\nbroker = "localhost:1884"\ndata = "photos"')
     agent = read_settings(str(file), {"broker": broker_flags(None, "me")}, AgentSettings)
@@ -113,14 +113,14 @@ def test_a_text_stands_for_a_table_in_every_settings_file(tmp_path: Path) -> Non
     assert read_settings(str(file), {}, CoordinatorSettings).broker == BrokerSettings(host="vm", port=8884, tls=True)
 
 
-def test_a_text_that_stands_for_nothing_is_named_with_its_file(tmp_path: Path) -> None:
+def test_invalid_address_error_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "edge.toml"
     file.write_text('name = "edge-1"\nbroker = "http://pi"')
-    with pytest.raises(ConfigError, match=r"edge\.toml: 'http://pi' is not an address of a broker"):
+    with pytest.raises(ConfigError, match=r"edge\.toml: 'http://pi' is not a broker address"):
         read_settings(str(file), {}, EdgeSettings)
 
 
-def test_an_address_that_asks_for_tls_leaves_the_file_s_way_of_it(tmp_path: Path) -> None:
+def test_address_with_tls_keeps_tls_settings_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     file.write_text('name = "pi-1"\ndata = "x.npz"\nbroker = { host = "a", tls = { ca_file = "ca.pem" } }')
     settings = read_settings(str(file), {"broker": broker_flags("mqtts://b")}, AgentSettings)
@@ -129,7 +129,7 @@ def test_an_address_that_asks_for_tls_leaves_the_file_s_way_of_it(tmp_path: Path
     assert plain.broker.tls is False
 
 
-def test_where_a_node_keeps_things(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_store_folder_follows_xdg_data_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert store_folder(None, "home", "pi-1") == tmp_path / "sojourn" / "home" / "pi-1"
     assert store_folder("elsewhere", "home", "pi-1") == Path("elsewhere")

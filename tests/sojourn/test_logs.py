@@ -1,4 +1,4 @@
-"""Logs for programs: every line is one JSON object, whatever is said in it."""
+"""JSON logs: every line is one JSON object, whatever its content."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from sojourn import logs
-from sojourn.about import NOTHING, About
 from sojourn.errors import ConfigError
-from sojourn.json_lines import EXCEPTION, SHORT, JsonLines
+from sojourn.logs import MAX_EXCEPTION, MAX_FIELD, NO_SUBJECT, About, JsonLines
 from sojourn.protocol.wire import TourId, VisitId
 from sojourn.text import LINE
 
@@ -35,7 +34,7 @@ def line_of(it: logging.LogRecord, role="edge", node="e1") -> dict[str, Any]:
     return found
 
 
-def test_who_speaks_when_and_what_of() -> None:
+def test_json_line_has_time_level_node_and_ids() -> None:
     it = record("%s of %d", "two", 3, about=VisitId("job", 3, 7, 2, (1, 4)).about(device="pi-1"))
     it.created = 1_794_927_702.0625
     assert line_of(it) == {
@@ -54,30 +53,30 @@ def test_who_speaks_when_and_what_of() -> None:
     }
 
 
-def test_a_tour_and_its_visits_have_the_ids_that_coordinator_edge_server_and_agent_share() -> None:
+def test_tour_and_visit_ids_are_shared_by_all_nodes() -> None:
     tour, visit = TourId("job", 3, 7, 1), VisitId("job", 3, 7, 2, (1, 1))
     assert tour.about().fields == {"run": "job", "round": 3, "tour": "job/3/8"}
     planned = tour.about(hop=2).fields
     assert planned["visit"] == visit.about().fields["visit"] == "job/3/8/3"
     assert About("job").fields == {"run": "job"}
     assert About("job", 0, 0, 0).fields["visit"] == "job/0/1/1"
-    assert NOTHING.fields == {}
+    assert NO_SUBJECT.fields == {}
 
 
-def test_hostile_text_is_one_line_of_bounded_length_that_no_terminal_obeys() -> None:
+def test_hostile_text_becomes_one_bounded_printable_line() -> None:
     found = line_of(record(HOSTILE, about=About(run=HOSTILE, device=HOSTILE)))
-    for text, longest in ((found["message"], LINE), (found["run"], SHORT), (found["device"], SHORT)):
+    for text, longest in ((found["message"], LINE), (found["run"], MAX_FIELD), (found["device"], MAX_FIELD)):
         assert len(text) <= longest
         assert text.startswith('a b red"}{')
         assert text.isprintable()
     assert list(found) == ["time", "level", "role", "node", "message", "site", "run", "device"]
 
 
-def test_values_that_do_not_fit_the_text_are_told_all_the_same() -> None:
+def test_message_with_mismatched_arguments_is_still_logged() -> None:
     assert line_of(record("%d of %s", "two"))["message"] == "%d of %s ('two',)"
 
 
-def test_an_exception_is_a_field() -> None:
+def test_exception_is_a_field() -> None:
     try:
         raise ValueError(HOSTILE)
     except ValueError:
@@ -85,14 +84,14 @@ def test_an_exception_is_a_field() -> None:
     assert found["message"] == "broken"
     assert found["exception"].startswith("Traceback")
     assert "ValueError: a" in found["exception"]
-    assert len(found["exception"]) <= EXCEPTION
+    assert len(found["exception"]) <= MAX_EXCEPTION
     assert "\x1b" not in found["exception"]
 
 
 @pytest.mark.parametrize(("given", "environment", "chosen"), [
     (None, None, "plain"), (None, "json", "json"), ("plain", "json", "plain"), ("json", None, "json"),
 ])  # fmt: skip
-def test_an_option_counts_more_than_the_environment(monkeypatch, given, environment, chosen) -> None:
+def test_option_overrides_the_environment(monkeypatch, given, environment, chosen) -> None:
     if environment:
         monkeypatch.setenv(logs.VARIABLE, environment)
     else:
@@ -100,8 +99,8 @@ def test_an_option_counts_more_than_the_environment(monkeypatch, given, environm
     assert logs.chosen_format(given) == chosen
 
 
-def test_another_word_is_refused_by_name(monkeypatch) -> None:
-    with pytest.raises(ConfigError, match="--log-format: 'xml' is no format of a log: write plain or json"):
+def test_unknown_log_format_is_rejected_by_name(monkeypatch) -> None:
+    with pytest.raises(ConfigError, match="--log-format: 'xml' is not a log format: use plain or json"):
         logs.chosen_format("xml")
     monkeypatch.setenv(logs.VARIABLE, "xml")
     with pytest.raises(ConfigError, match=f"{logs.VARIABLE}: 'xml'"):
@@ -117,40 +116,40 @@ logs.set_up(log_format=sys.argv[1], role="agent")
 logs.set_up(log_format=sys.argv[1], role="agent", node="pi-1", verbose="verbose" in sys.argv)
 log = logging.getLogger("edge_agent")
 log.log(logs.STEP, "a step", extra=logs.subject(VisitId("job", 3, 7, 2, (1, 1)).about()))
-log.info("said")
+log.info("logged")
 log.debug("for finding faults")
 warnings.warn("odd")
-logs.complain(ConfigError("wrong\\nand more"))
+logs.report_error(ConfigError("wrong\\nand more"))
 thread = threading.Thread(target=lambda: 1 / 0)
 thread.start()
 thread.join()
-raise RuntimeError("nobody caught it")
+raise RuntimeError("uncaught")
 """
 
 
-def said_in(*words: str) -> list[str]:
+def logged_in(*words: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", PROCESS, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
     return done.stderr.splitlines()
 
 
-def test_all_that_a_process_says_is_json() -> None:
-    lines = [json.loads(line) for line in said_in("json")]
+def test_all_output_of_a_process_is_json() -> None:
+    lines = [json.loads(line) for line in logged_in("json")]
     assert {(line["role"], line["node"], line["device"]) for line in lines} == {("agent", "pi-1", "pi-1")}
     assert [(line["level"], line["message"]) for line in lines if line["level"] != "critical"][:2] == [
-        ("info", "a step"), ("info", "said"),
+        ("info", "a step"), ("info", "logged"),
     ]  # fmt: skip
     assert [line["message"] for line in lines if line["level"] == "error"] == ["wrong and more"]
     assert any("UserWarning: odd" in line["message"] for line in lines)
     thread, end = [line["exception"] for line in lines if line["level"] == "critical"]
     assert "ZeroDivisionError" in thread
-    assert "RuntimeError: nobody caught it" in end
+    assert "RuntimeError: uncaught" in end
 
 
-def test_people_are_not_told_each_step() -> None:
-    lines = said_in("plain")
-    assert lines[0][9:] == "info said"
+def test_plain_log_omits_steps_unless_verbose() -> None:
+    lines = logged_in("plain")
+    assert lines[0][9:] == "info logged"
     assert "error: wrong" in lines
-    lines = said_in("plain", "verbose")
-    assert [line[9:] for line in lines[:3]] == ["step job/3/8/3: a step", "info said", "debug for finding faults"]
+    lines = logged_in("plain", "verbose")
+    assert [line[9:] for line in lines[:3]] == ["step job/3/8/3: a step", "info logged", "debug for finding faults"]

@@ -1,4 +1,4 @@
-"""What systemd hears of a service, on real sockets."""
+"""Notifications of a service to systemd, on real sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sojourn import notify
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.links.settings import LocalBroker
 from sojourn.node.driver import Driver
 from sojourn.notify import Notifier
@@ -26,40 +26,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WATCHDOG = "2000000"
-"""Microseconds. Linux keeps ten datagrams for a reader, and a service drops the next: signs of life are to be so rare
-that a stalled test misses nothing."""
+"""Microseconds. Linux queues ten datagrams for a reader, and a service drops further ones: watchdog signals must be
+rare enough that a stalled test misses none."""
 
 
 class Manager:
-    """Listens like systemd, all the time; what it has heard is read one after the other."""
+    """Listens like systemd, and queues the messages until they are read."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self._read = 0
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
 
-    def hear(self) -> str:
-        """The next that was not read yet."""
-        wait_until(lambda: len(self.heard) > self._read, "another word", lambda: self.heard)
+    def receive(self) -> str:
+        """Return the next unread message."""
+        wait_until(lambda: len(self.received) > self._read, "another word", lambda: self.received)
         self._read += 1
-        return self.heard[self._read - 1]
+        return self.received[self._read - 1]
 
     def wait_for(self, words: str) -> str:
-        """Read on until this comes."""
-        while not (found := self.hear()).startswith(words):
+        """Read messages until this one arrives."""
+        while not (found := self.receive()).startswith(words):
             pass
         return found
 
     def unread(self) -> list[str]:
-        """All that was sent until now and was not read yet: datagrams keep their order."""
+        """Return all unread messages; datagrams keep their order."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
             own.sendto(b"MARK", self._socket.getsockname())
         found = []
-        while (words := self.hear()) != "MARK":
+        while (words := self.receive()) != "MARK":
             found.append(words)
         return found
 
@@ -70,7 +70,7 @@ class Manager:
 
     def _listen(self) -> None:
         while words := self._socket.recv(4096):
-            self.heard.append(words.decode())
+            self.received.append(words.decode())
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -92,34 +92,34 @@ def environment(manager: Manager, **more: str) -> dict[str, str]:
     return {"NOTIFY_SOCKET": manager.address, **more}
 
 
-def test_ready_status_and_stopping_are_heard(manager) -> None:
+def test_ready_status_and_stopping_are_sent(manager) -> None:
     notifier = Notifier.from_environment(environment(manager))
     notifier.ready()
     notifier.status("connected\nto two  brokers")
     notifier.status("connected to two brokers")
     notifier.stopping()
-    assert [manager.hear() for _ in range(3)] == ["READY=1", "STATUS=connected to two brokers", "STOPPING=1"]
+    assert [manager.receive() for _ in range(3)] == ["READY=1", "STATUS=connected to two brokers", "STOPPING=1"]
 
 
-def test_the_pulse_is_half_of_the_watchdog_and_not_more_often(manager) -> None:
+def test_watchdog_is_notified_at_half_its_interval(manager) -> None:
     notifier = Notifier.from_environment(environment(manager, WATCHDOG_USEC="4000000", WATCHDOG_PID=str(os.getpid())))
-    assert notifier.pulse == 2.0
+    assert notifier.interval == 2.0
     for now in (10.0, 11.9, 12.0, 13.0, 14.5):
         notifier.alive(now)
     notifier.stopping()
-    assert [manager.hear() for _ in range(4)] == ["WATCHDOG=1"] * 3 + ["STOPPING=1"]
+    assert [manager.receive() for _ in range(4)] == ["WATCHDOG=1"] * 3 + ["STOPPING=1"]
 
 
 @pytest.mark.parametrize("more", [{}, {"WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}])
-def test_without_a_watchdog_of_ours_there_is_no_pulse(listening, more) -> None:
+def test_pulse_is_off_without_a_watchdog_for_this_process(listening, more) -> None:
     notifier = Notifier.from_environment(environment(listening, **more))
-    assert notifier.pulse is None
+    assert notifier.interval is None
     notifier.alive(1e9)
     notifier.ready()
-    assert listening.hear() == "READY=1"
+    assert listening.receive() == "READY=1"
 
 
-def test_where_nobody_listens_nothing_happens(tmp_path) -> None:
+def test_notifier_without_a_socket_does_nothing(tmp_path) -> None:
     for notifier in (Notifier.from_environment({}), Notifier(str(tmp_path / "none"), 1.0)):
         notifier.ready()
         notifier.alive(0.0)
@@ -129,7 +129,7 @@ def test_where_nobody_listens_nothing_happens(tmp_path) -> None:
 
 
 class Clock:
-    """Time that passes only for who sleeps."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -141,7 +141,7 @@ class Clock:
         self.now += seconds
 
 
-def test_waiting_on_purpose_is_no_hang(listening, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intended_wait_keeps_notifying_the_watchdog(listening, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(notify, "time", clock)
     Notifier(listening.address, 4.0).nap(9.0)
@@ -150,7 +150,7 @@ def test_waiting_on_purpose_is_no_hang(listening, monkeypatch: pytest.MonkeyPatc
 
 
 class Idle:
-    """A node with nothing to do."""
+    """An idle node."""
 
     links: dict[str, object] = {}  # noqa: RUF012
 
@@ -167,7 +167,7 @@ class Idle:
         pass
 
 
-def test_a_loop_that_hangs_gives_no_sign_of_life(listening) -> None:
+def test_hanging_loop_stops_notifying_the_watchdog(listening) -> None:
     idle: Any = Idle()
     driver = Driver(idle)
     thread = threading.Thread(target=driver.run, args=(Notifier(listening.address, 0.2),))
@@ -183,7 +183,7 @@ def test_a_loop_that_hangs_gives_no_sign_of_life(listening) -> None:
 
         driver.call(stuck)
         assert hangs.wait(LIMIT)
-        listening.unread()  # what was said before
+        listening.unread()  # earlier messages
         assert not hang.wait(0.5)  # five times as long as between two signs of life
         assert listening.unread() == []
         hang.set()
@@ -195,7 +195,7 @@ def test_a_loop_that_hangs_gives_no_sign_of_life(listening) -> None:
     assert listening.unread()[-1] == "STOPPING=1"
 
 
-def test_an_agent_is_ready_before_its_broker_is_and_says_when_it_is_connected(listening, tmp_path) -> None:
+def test_agent_is_ready_before_its_broker_connects(listening, tmp_path) -> None:
     manager = listening
     np.savez(tmp_path / "data.npz", x=np.zeros((2, 4)), y=np.arange(2))
     (port,) = free_ports(1)
@@ -205,7 +205,7 @@ def test_an_agent_is_ready_before_its_broker_is_and_says_when_it_is_connected(li
     ]  # fmt: skip
     agent = subprocess.Popen(command, env=os.environ | environment(manager, WATCHDOG_USEC=WATCHDOG))
     try:
-        assert [manager.hear() for _ in range(2)] == ["READY=1", "STATUS=not connected yet"]
+        assert [manager.receive() for _ in range(2)] == ["READY=1", "STATUS=not connected yet"]
         manager.wait_for(f"STATUS=no broker listens at 127.0.0.1:{port}")
         broker = start_broker(LocalBroker(kind="mosquitto", port=port), tmp_path / "broker")
         manager.wait_for("STATUS=connected")
@@ -222,16 +222,16 @@ def test_an_agent_is_ready_before_its_broker_is_and_says_when_it_is_connected(li
 
 
 @pytest.mark.parametrize("role", [("edge", "run", "--name", "edge"), ("coordinator", "run")])
-def test_servers_are_ready_and_alive_too(listening, tmp_path, role) -> None:
+def test_servers_notify_ready_and_watchdog(listening, tmp_path, role) -> None:
     manager = listening
     flags = ("--store", str(tmp_path / "store"), "--broker", "127.0.0.1:1")
     command = [sys.executable, "-m", "sojourn.cli", *role, *flags]
     server = subprocess.Popen(command, env=os.environ | environment(manager, WATCHDOG_USEC=WATCHDOG))
     try:
-        assert manager.hear() == "READY=1"
+        assert manager.receive() == "READY=1"
         for _ in range(3):
             manager.wait_for("WATCHDOG=1")
-        wait_until(lambda: "STATUS=no broker listens at 127.0.0.1:1" in manager.heard, "why there is no connection")
+        wait_until(lambda: "STATUS=no broker listens at 127.0.0.1:1" in manager.received, "why there is no connection")
         server.send_signal(signal.SIGTERM)
         manager.wait_for("STOPPING=1")
         assert server.wait(LIMIT) == 0

@@ -1,4 +1,4 @@
-"""Settings are closed: what is misspelt is named, with what was probably meant."""
+"""Settings reject unknown keys, and suggest the nearest valid ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Outer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         (EdgeSettings, 'name = "e"\n[broker]\n', "home_assistant = { discovery = true }", "broker"),
     ],
 )
-def test_a_key_that_was_appended_below_a_table_is_moved_to_the_top(form, text, key, table) -> None:
+def test_top_level_key_below_a_table_gets_a_hint(form, text, key, table) -> None:
     with pytest.raises(ConfigError) as refused:
         read_text(text + key, form, "f")
     expected = f"unknown key '{key.split()[0]}' in [{table}]; it is a key of the file itself: move its line above"
@@ -42,40 +42,40 @@ def test_a_key_that_was_appended_below_a_table_is_moved_to_the_top(form, text, k
     read_text(f"{key}\n{text}", form, "f")
 
 
-def test_a_key_of_another_table_is_named_with_it() -> None:
+def test_key_of_another_table_gets_a_hint() -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'colour'; it is a key of \[inner\]: move its line there"):
         read_text('name = "x"\ncolour = "red"', Outer, "f")
 
 
-def test_settings_are_read() -> None:
+def test_valid_settings_are_read() -> None:
     assert read_text('name = "x"\n[inner]\nsize = 3', Outer, "f") == Outer("x", Inner("red", 3))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ('nam = "x"', "f: unknown key 'nam'; did you mean 'name'?"),
         ("", "f: the key 'name' is missing"),
         ('name = "x"\n[inner]\ncolor = "red"', "f: unknown key 'color' in [inner]; did you mean 'colour'?"),
-        ('name = "x"\n[inner]\nzzzz = 1', "f: unknown key 'zzzz' in [inner]; known are: colour, size"),
+        ('name = "x"\n[inner]\nzzzz = 1', "f: unknown key 'zzzz' in [inner]; known names are: colour, size"),
         ('name = "x"\n[inner]\nsize = "big"', "f: inner.size: expected `int`, got `str`"),
         (
             'name = "x"\ninner = "red"',
-            "f: inner: a table with keys is meant here, not a value of its own; known keys are: colour, size",
+            "f: inner: expected a table with keys, not a single value; known keys are: colour, size",
         ),
-        ('name = "x"\nlist = 1', "f: list: a list is meant here: put it into brackets, [...]"),
+        ('name = "x"\nlist = 1', "f: list: expected a list: put the value into brackets, [...]"),
         ("name = 3", "f: name: expected `str`, got `int`"),
         ("name = ", "f: not valid TOML: Invalid value (at end of document)"),
         ("a = " + "[" * 20_000, "f: not valid TOML"),
     ],
 )
-def test_what_is_wrong_is_named(text, said) -> None:
+def test_invalid_settings_are_explained(text, output) -> None:
     with pytest.raises(ConfigError) as caught:
         read_text(text, Outer, "f")
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(output)
 
 
-def test_files_that_cannot_be_read(tmp_path) -> None:
+def test_unreadable_settings_files_are_rejected(tmp_path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_file(tmp_path / "none.toml", Outer)
     (tmp_path / "bad.toml").write_bytes(b"name = '\xff'")
@@ -85,13 +85,15 @@ def test_files_that_cannot_be_read(tmp_path) -> None:
     assert read_file(tmp_path / "good.toml", Outer) == Outer("x")
 
 
-def test_nearest() -> None:
+def test_nearest_name_is_suggested() -> None:
     assert nearest("fedagv", ["fedavg", "visit"]) == "did you mean 'fedavg'?"
-    assert nearest("zzz", ["b", "a"]) == "known are: a, b"
+    assert nearest("zzz", ["b", "a"]) == "known names are: a, b"
+    assert nearest("zzz", [f"model-{number}" for number in range(50)]).endswith(" and 10 more")
+    assert nearest("zzz", []) == "no names are known"
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         ('strategy = "fedagv"', "there is no strategy 'fedagv'; did you mean 'fedavg'?"),
         ("round = 3", "unknown key 'round'; did you mean 'rounds'?"),
@@ -112,19 +114,19 @@ def test_nearest() -> None:
         ('tours.on_lost_site = "panic"', "tours.on_lost_site"),
     ],
 )
-def test_a_job_file_that_is_wrong_is_refused(line, said) -> None:
+def test_invalid_job_file_is_rejected(line, output) -> None:
     with pytest.raises(ConfigError) as caught:
         read_job(f'name = "job"\ndata.test = "digits"\n{line}', "job.toml")
-    assert said in str(caught.value)
+    assert output in str(caught.value)
     assert str(caught.value).startswith("job.toml: ")
 
 
-def test_a_name_alone_stands_for_a_part_or_a_model() -> None:
+def test_name_alone_selects_a_part_or_a_model() -> None:
     job = read_job('name = "job"\ndata.test = "digits"\nmodel = "cnn"\nobjective = "prox"', "job.toml")
     assert (job.model.name, job.parts().objective) == ("cnn", Prox())
 
 
 @pytest.mark.parametrize("name", ["", "Job", "a/b", "a" * 64, "a b", "+", "job\n"])
-def test_a_job_name_must_fit_in_a_topic(name) -> None:
+def test_job_name_must_fit_in_a_topic(name) -> None:
     with pytest.raises(ConfigError, match="is not a valid name"):
         read_job(f"name = {msgspec.json.encode(name).decode()}\ndata.test = 'digits'", "f")

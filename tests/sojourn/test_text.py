@@ -1,4 +1,4 @@
-"""Text of peers on a terminal: nothing in it is obeyed, and it stays on its line."""
+"""Text from peers on a terminal: no control sequences, and one line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import logging
 import pytest
 from rich.console import Console
 
-from coordinator.console.following import JobProgress
-from coordinator.console.job_tables import job_table
-from coordinator.console.rollout_tables import device_table, line_table
-from coordinator.console.watching import result_table, screen
+from coordinator.console.job_progress import JobProgress
+from coordinator.console.job_status import job_table
+from coordinator.console.live_view import result_table, screen
+from coordinator.console.release_tables import device_table, line_table
 from sojourn import logs
 from sojourn.errors import JobError
-from sojourn.protocol.messages import Refused
-from sojourn.protocol.release import DeviceView, LineView
+from sojourn.protocol.operator_messages import Refused
+from sojourn.protocol.release import DeviceView, HealthRules, LineView, RolloutPlan
 from sojourn.protocol.wire import JobView, RoundReport, TourView
 from sojourn.text import LINE, clean, clean_lines, cleaned
 
@@ -39,17 +39,17 @@ EVIL = "hot\x1b]0;owned\x07\x1b[2J\x1b[31m [red]84[/red]\n12:00:00 info job done
         ("\x1b]0;never ends", ""),
     ],
 )
-def test_what_a_terminal_obeys_is_taken_out(text: str, safe: str) -> None:
+def test_terminal_control_characters_are_removed(text: str, safe: str) -> None:
     assert clean(text) == safe
 
 
-def test_a_long_text_is_cut() -> None:
+def test_long_text_is_truncated() -> None:
     assert clean("x" * LINE) == "x" * LINE
     assert clean("x" * (LINE + 1)) == "x" * (LINE - 1) + "…"
     assert clean_lines("a\x1b[1m\nb") == "a\nb"
 
 
-def test_a_line_of_the_log_stays_one_line() -> None:
+def test_log_line_stays_one_line() -> None:
     sink = io.StringIO()
     handler = logging.StreamHandler(sink)
     handler.setFormatter(logs.Lines("%(levelname)s %(message)s"))
@@ -64,8 +64,8 @@ def test_a_line_of_the_log_stays_one_line() -> None:
     assert "\x1b" not in sink.getvalue()
 
 
-def test_an_error_is_told_without_what_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.complain(JobError(EVIL))
+def test_error_message_is_stripped_of_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.report_error(JobError(EVIL))
     assert capsys.readouterr().err == "error: hot [red]84[/red]\n12:00:00 info job done\n"
 
 
@@ -77,7 +77,7 @@ def shown(*parts: object) -> str:
     return sink.getvalue()
 
 
-def test_a_job_is_shown_as_it_is_named() -> None:
+def test_job_view_shows_hostile_names_literally() -> None:
     report = RoundReport(1, 0.5, 1.0, 1, 1, 1, 5, 1.0, {}, (f"dev: {EVIL}",))
     tour = TourView(0, EVIL, (EVIL,), 0, EVIL, 1, 2, 0, False)
     view = cleaned(JobView(EVIL, EVIL, EVIL, "running", EVIL, 1, 2, "train", 0.5, 1, (tour,), (report,)))
@@ -89,14 +89,30 @@ def test_a_job_is_shown_as_it_is_named() -> None:
     assert not any(line.startswith("12:00:00") for line in text.splitlines())
 
 
-def test_a_rollout_is_shown_as_it_is_named() -> None:
+def test_rollout_view_shows_hostile_names_literally() -> None:
     device = DeviceView(EVIL, 1, 1, 1, EVIL, EVIL)
-    view = cleaned(LineView(EVIL, "running", EVIL, 1, 1, 0, 0, None, (1.0,), 1, {EVIL: 1}, (device,)))
+    view = cleaned(
+        LineView(
+            EVIL,
+            "running",
+            EVIL,
+            1,
+            1,
+            0,
+            0,
+            None,
+            (1.0,),
+            1,
+            {EVIL: 1},
+            RolloutPlan(HealthRules(), undo=True),
+            (device,),
+        )
+    )
     text = shown(line_table([view]), device_table(view))
     assert "[red]84[/red]" in text
     assert "\x1b]0;" not in text
     assert "owned" not in text
 
 
-def test_a_message_that_is_cleaned_stays_the_same_otherwise() -> None:
+def test_cleaning_keeps_harmless_messages_unchanged() -> None:
     assert cleaned(Refused("ticket", "no such job")) == Refused("ticket", "no such job")

@@ -1,4 +1,4 @@
-"""The small CNN of this table with BatchNorm after each convolution, for FedBN and for FedAvg beside it."""
+"""The small CNN of this table with BatchNorm after each convolution, for `fedbn` and `fedavg-bn`."""
 
 from __future__ import annotations
 

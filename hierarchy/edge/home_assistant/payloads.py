@@ -1,8 +1,8 @@
-"""What Home Assistant reads of a device: one retained discovery message, and its state as JSON.
+"""The messages about a device for Home Assistant: one retained discovery message, and its state as JSON.
 
 Discovery is by device: one message names all entities (Home Assistant 2024.12 and later). Everything is ASCII, since
-the entities are read as ISO 8859-1: so their availability can be the edge server's own presence, which is msgpack, and
-which the broker turns into a death by the last will that is there already.
+Home Assistant decodes the entities as ISO 8859-1. That lets their availability be the edge server's own presence
+message, which is msgpack, and which the broker replaces by the last will when the edge server dies.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 import sojourn
-from sojourn.protocol import home_topics, topics
-from sojourn.protocol.limits import Figure, Name, Number
+from sojourn.protocol import topics
+from sojourn.protocol.limits import Metric, Name, Number
 from sojourn.protocol.topics import Address
 from sojourn.text import clean
 
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
     from sojourn.protocol.release_messages import ReleaseReport
     from sojourn.protocol.wire import Offer
 
-LINES = 8
-"""Model lines of one device that have an entity; those beyond it have none."""
-STATE_BYTES = 8_000
-"""More than any state has that was left by us."""
+MAX_LINES = 8
+"""At most this many model lines of one device have an entity."""
+MAX_STATE_BYTES = 8_000
+"""An upper bound on the size of a state that this code publishes."""
 SHOWN = 250
-"""Characters of a text that is an entity's state: Home Assistant takes at most 255."""
+"""Maximum characters of a text that is an entity's state; Home Assistant takes at most 255."""
 _LABEL = 60
 NONE = "none"
-"""What is shown where no release is served, and no reason is known."""
+"""Shown if no release is served, or no reason is known."""
 
 _LATIN = "iso-8859-1"
-"""Reads any bytes."""
+"""An encoding that decodes any bytes."""
 _IS_BORN = "{{ 'online' if 'birth' in value else 'offline' }}"
 
 Shown = Annotated[str, msgspec.Meta(max_length=SHOWN)]
 
 
 class ShownRelease(msgspec.Struct, frozen=True):
-    """A model line of a device, under the names that Home Assistant's update entity has for it."""
+    """A model line of a device, with the field names of Home Assistant's update entity."""
 
     installed_version: Shown = NONE
-    """What the device serves, as it says."""
+    """The version that the device reports to serve."""
     latest_version: Shown = NONE
-    """What it was told to serve last."""
+    """The version that the device was last ordered to serve."""
     in_progress: bool = False
 
     def ordered(self, version: int) -> ShownRelease:
-        """The device was told to serve this version; 0 for none."""
+        """Take an order for this version; 0 for none."""
         return msgspec.structs.replace(self, latest_version=_version(version))
 
 
@@ -59,21 +59,21 @@ class ShownDevice(msgspec.Struct, frozen=True):
     online: bool = False
     training: bool = False
     visits: Number = 0
-    """Those whose result was kept."""
-    loss: Figure | None = None
+    """The number of kept visits."""
+    loss: Metric | None = None
     reason: Shown = ""
-    """Why the last visit came to nothing; empty after one that was kept."""
-    releases: Annotated[dict[Name, ShownRelease], msgspec.Meta(max_length=LINES)] = {}
+    """Why the last visit failed; empty if it was kept."""
+    releases: Annotated[dict[Name, ShownRelease], msgspec.Meta(max_length=MAX_LINES)] = {}
 
     def encoded(self) -> bytes:
-        """As it is published."""
+        """Return the state as published."""
         return as_json(msgspec.to_builtins(self))
 
 
 def reported_release(known: ShownRelease | None, report: ReleaseReport) -> ShownRelease:
-    """A device says what it serves, and where it is with what it was told.
+    """Take a device's report of the version it serves and of its progress with an order.
 
-    Of a line that nobody has heard of, what the device serves is the latest release as far as is known.
+    For a line without a known order, the served version counts as the latest release.
     """
     installed = _version(report.version)
     return ShownRelease(
@@ -82,8 +82,8 @@ def reported_release(known: ShownRelease | None, report: ReleaseReport) -> Shown
 
 
 def read_state(payload: bytes) -> ShownDevice | None:
-    """What a state that was left before says; None where it is none of ours."""
-    if len(payload) > STATE_BYTES:
+    """Decode a retained state; None if this code did not publish it."""
+    if len(payload) > MAX_STATE_BYTES:
         return None
     try:
         return msgspec.json.decode(payload, type=ShownDevice)
@@ -92,21 +92,21 @@ def read_state(payload: bytes) -> ShownDevice | None:
 
 
 def shown(text: str) -> str:
-    """A peer's text as the state of an entity: one line, without what turns or hides letters, and short."""
+    """Return a peer's text as the state of an entity: one short line without control or invisible characters."""
     return clean(text, SHOWN)
 
 
 def as_json(value: object) -> bytes:
-    """Short, and ASCII only."""
+    """Encode as compact ASCII JSON."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def discovery_payload(fleet: str, edge: str, device: str, offer: Offer | None, lines: list[str]) -> bytes:
-    """The message by which Home Assistant finds a device and its entities; `lines` are its model lines."""
-    identity = home_topics.object_id(fleet, edge, device)
+    """Return the message by which Home Assistant discovers a device and its entities; `lines` are its model lines."""
+    identity = topics.object_id(fleet, edge, device)
     components = {
         key: {"unique_id": f"{identity}_{key}", "encoding": _LATIN, **entity}
-        for key, entity in [*_ENTITIES.items(), *(_release(line) for line in lines[:LINES])]
+        for key, entity in [*_ENTITIES.items(), *(_release(line) for line in lines[:MAX_LINES])]
     }
     presence = {"topic": topics.state(fleet, Address("edge", edge)), "value_template": _IS_BORN}
     return as_json(
@@ -114,21 +114,21 @@ def discovery_payload(fleet: str, edge: str, device: str, offer: Offer | None, l
             "device": _device(identity, device, offer),
             "origin": {"name": "Sojourn", "sw_version": sojourn.__version__},
             "availability": [presence],
-            "state_topic": home_topics.device_state(fleet, edge, device),
+            "state_topic": topics.device_state(fleet, edge, device),
             "components": components,
         }
     )
 
 
 def _device(identity: str, device: str, offer: Offer | None) -> dict[str, Any]:
-    said = {"model": clean(offer.machine, _LABEL), "sw_version": clean(offer.version, _LABEL)} if offer else {}
-    known = {key: text for key, text in said.items() if text}
+    labels = {"model": clean(offer.machine, _LABEL), "sw_version": clean(offer.version, _LABEL)} if offer else {}
+    known = {key: text for key, text in labels.items() if text}
     return {"identifiers": [identity], "name": clean(device, _LABEL), "manufacturer": "Sojourn", **known}
 
 
 def _release(line: str) -> tuple[str, dict[str, str]]:
-    """An entity that says which release is served and which is to be; without a topic for commands, so read-only."""
-    return f"release_{home_topics.safe_id(line)}", {
+    """Return an entity for the served and the ordered release; without a command topic it is read-only."""
+    return f"release_{topics.safe_id(line)}", {
         "platform": "update",
         "name": f"Release {line}",
         "title": line,
@@ -137,7 +137,7 @@ def _release(line: str) -> tuple[str, dict[str, str]]:
 
 
 def _field(name: str) -> str:
-    """What a template reads; nothing of a state that was taken away because its device was removed."""
+    """Return a template expression for a field; empty if the device was removed and its state with it."""
     return f"(value_json | default({{}})).get('{name}')"
 
 
@@ -180,4 +180,4 @@ _ENTITIES: dict[str, dict[str, Any]] = {
         "value_template": f"{{{{ {_field('reason')} or '{NONE}' }}}}",
     },
 }
-"""What every device has."""
+"""The entities of every device."""

@@ -1,4 +1,4 @@
-"""Links and doors wait as long as in `tests/sojourn`: a slow machine ends no connection."""
+"""The timeouts of links and doors in these tests: as in `tests/sojourn`, long enough for a slow machine."""
 
 from tests.sojourn.conftest import unhurried
 

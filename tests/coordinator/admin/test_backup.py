@@ -1,4 +1,4 @@
-"""Backups: what is copied is whole and consistent, and what comes back is what was copied."""
+"""Tests of backups: a copy is complete and consistent, and a restore gives the same state."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from coordinator.admin import backup
 from coordinator.admin.backup import back_up, restore
-from coordinator.audit_records import ActLogged
+from coordinator.audit_records import AuditRecorded
 from coordinator.fleet_records import FleetChanged, VisitOutcome, joined
 from coordinator.machine.coordinator import Coordinator
 from coordinator.records import DevicesEstimated, JobCompiled, JobSubmitted, RoundClosed, RoundKeeps, TourPlan
 from sojourn.errors import StoreError, UserError
-from sojourn.protocol.audit import faults
+from sojourn.protocol.operators import faults
 from sojourn.protocol.wire import RoundReport
 from sojourn.store.blobs import ref_of
 from sojourn.store.journal import FolderStore
@@ -32,7 +32,7 @@ def submitted(job: str) -> JobSubmitted:
 
 
 def compiled(kit: bytes) -> JobCompiled:
-    """Model and kit are one blob here: only which blobs are referred to matters."""
+    """Return a compilation whose model and kit are one blob, because only the references to blobs matter."""
     return JobCompiled("job-1", ref_of(kit), {"model": ref_of(kit)}, {"model": ref_of(kit)}, None, None)
 
 
@@ -42,27 +42,27 @@ def record(store: FolderStore, what: object) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path):
-    """A store with one job, whose kit is the one blob that matters."""
+    """A store with one job, whose kit is its one referenced blob."""
     made = FolderStore(tmp_path / "store")
     made.boot()
     made.blobs.put(KIT)
-    made.blobs.put(b"nobody refers to this")
+    made.blobs.put(b"no record refers to this")
     record(made, submitted("job-1"))
     record(made, compiled(KIT))
     yield made
     made.close()
 
 
-def test_a_backup_holds_the_audit_log(store: FolderStore, tmp_path: Path) -> None:
+def test_backup_contains_audit_log(store: FolderStore, tmp_path: Path) -> None:
     for entry in log("submit a", "stop a"):
-        record(store, ActLogged(entry))
+        record(store, AuditRecorded(entry))
     back_up(tmp_path / "store", tmp_path / "file")
     restore(tmp_path / "file", tmp_path / "other", force=False)
     found = replayed(tmp_path / "other").state.audit.entries
     assert (found, faults(found)) == (log("submit a", "stop a"), [])
 
 
-def test_a_backup_brings_back_what_is_remembered_of_the_fleet(store: FolderStore, tmp_path: Path) -> None:
+def test_backup_restores_fleet_history(store: FolderStore, tmp_path: Path) -> None:
     record(store, FleetChanged(5.0, (joined("pi-1", "hall", "0.4.0", "board"),)))
     outcome = VisitOutcome(0, 0, "hall", "pi-1", "declined", "hot: 84 degrees")
     record(store, DevicesEstimated("job-1", {}, ("pi-1",), (), 0, visited=(outcome,), at=6.0))
@@ -85,7 +85,7 @@ def replayed(folder: Path) -> Coordinator:
     return machine
 
 
-def test_a_backup_of_a_store_in_use_comes_back_as_it_was(store: FolderStore, tmp_path: Path) -> None:
+def test_backup_of_store_in_use_restores_its_state(store: FolderStore, tmp_path: Path) -> None:
     file = tmp_path / "backup.tar"
     about = back_up(tmp_path / "store", file)
     assert about.blobs == 1
@@ -98,9 +98,7 @@ def test_a_backup_of_a_store_in_use_comes_back_as_it_was(store: FolderStore, tmp
     assert not list((tmp_path / "other").glob(".restore-*"))
 
 
-def test_a_backup_and_what_is_restored_are_for_their_owner_alone_whatever_the_umask(
-    store: FolderStore, tmp_path: Path
-) -> None:
+def test_backup_and_restored_files_are_private_under_any_umask(store: FolderStore, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         back_up(tmp_path / "store", tmp_path / "backup.tar")
@@ -112,7 +110,7 @@ def test_a_backup_and_what_is_restored_are_for_their_owner_alone_whatever_the_um
     assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_dir()} == {0o700}
 
 
-def test_records_behind_a_snapshot_and_in_the_write_ahead_log_are_copied(store: FolderStore, tmp_path: Path) -> None:
+def test_backup_includes_records_after_snapshot_and_in_wal(store: FolderStore, tmp_path: Path) -> None:
     store.snapshot(replay_of(store).snapshot())
     record(store, submitted("job-2"))
     back_up(tmp_path / "store", tmp_path / "backup.tar")
@@ -127,10 +125,10 @@ def replay_of(store: FolderStore) -> Coordinator:
     return machine
 
 
-def test_a_blob_that_goes_while_it_is_copied_makes_the_copy_begin_anew(
+def test_blob_removed_during_copy_restarts_backup(
     store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal goes on to another kit and the old one is swept, just after the journal was copied."""
+    """Just after the journal was copied, it refers to another kit, and the old kit is removed."""
     newer = b"another kit" * 1000
     real, calls = backup._copy_journal, []
 
@@ -150,10 +148,10 @@ def test_a_blob_that_goes_while_it_is_copied_makes_the_copy_begin_anew(
     assert [each.read_bytes() for each in (tmp_path / "other" / "blobs").iterdir()] == [newer]
 
 
-def test_a_store_that_is_not_empty_or_in_use_is_not_overwritten(store: FolderStore, tmp_path: Path) -> None:
+def test_restore_does_not_overwrite_store_in_use_or_not_empty(store: FolderStore, tmp_path: Path) -> None:
     file, folder = tmp_path / "backup.tar", tmp_path / "store"
     back_up(folder, file)
-    with pytest.raises(StoreError, match="a coordinator runs on"):
+    with pytest.raises(StoreError, match="a coordinator is running on"):
         restore(file, folder, force=True)
     record(store, submitted("job-2"))
     store.close()
@@ -166,8 +164,8 @@ def test_a_store_that_is_not_empty_or_in_use_is_not_overwritten(store: FolderSto
     assert set(replayed(old).state.jobs) == {"job-1", "job-2"}
 
 
-def test_a_restored_coordinator_speaks_as_later_than_any_boot_before(store: FolderStore, tmp_path: Path) -> None:
-    """Others ignore what comes from an earlier boot than the last they heard of."""
+def test_restored_coordinator_boots_with_higher_count(store: FolderStore, tmp_path: Path) -> None:
+    """Other nodes ignore messages of an earlier boot than the last one that they received."""
     back_up(tmp_path / "store", tmp_path / "backup.tar")
     for _ in range(5):
         store.boot()
@@ -179,7 +177,7 @@ def test_a_restored_coordinator_speaks_as_later_than_any_boot_before(store: Fold
     assert first > max(last, time.time() - 3600)
 
 
-def test_restored_tours_have_numbers_that_no_site_has_seen_end(store: FolderStore, tmp_path: Path) -> None:
+def test_restored_tours_get_unused_numbers(store: FolderStore, tmp_path: Path) -> None:
     machine = replay_of(store)
     job = machine.state.jobs["job-1"]
     job.tours, job.next_tour = (TourPlan(3, "s1", ("pi-1",), attempt=2),), 4
@@ -195,7 +193,7 @@ def test_restored_tours_have_numbers_that_no_site_has_seen_end(store: FolderStor
 
 
 @pytest.mark.parametrize("harm", ["cut", "blob", "missing", "journal", "foreign", "text"])
-def test_a_damaged_backup_is_refused_and_nothing_changes(store: FolderStore, tmp_path: Path, harm: str) -> None:
+def test_damaged_backup_is_rejected_without_changes(store: FolderStore, tmp_path: Path, harm: str) -> None:
     file, other = tmp_path / "backup.tar", tmp_path / "other"
     back_up(tmp_path / "store", file)
     data = file.read_bytes()
@@ -230,19 +228,19 @@ def repack(file: Path, harm: str) -> None:
                 tar.add(path, path.relative_to(folder))
 
 
-def test_what_cannot_be_backed_up_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no journal"):
+def test_failed_backup_reports_reason(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no journal"):
         back_up(tmp_path, tmp_path / "backup.tar")
     (tmp_path / "journal.db").write_bytes(b"not a database" * 100)
     with pytest.raises(StoreError, match="cannot be copied"):
         back_up(tmp_path, tmp_path / "backup.tar")
-    with pytest.raises(UserError, match="a folder that exists"):
+    with pytest.raises(UserError, match="an existing folder"):
         back_up(tmp_path, tmp_path / "no" / "backup.tar")
     with pytest.raises(UserError, match="No such file"):
         restore(tmp_path / "none.tar", tmp_path / "other", force=False)
 
 
-def test_models_of_rounds_that_are_kept_are_in_a_backup(store: FolderStore, tmp_path: Path) -> None:
+def test_backup_contains_models_of_kept_rounds(store: FolderStore, tmp_path: Path) -> None:
     for number in (1, 2):
         model = b"model of round %d" % number
         store.blobs.put(model)

@@ -1,4 +1,4 @@
-"""`sojourn fleet invite` and what follows, as an operator types it; the device's side is typed, too."""
+"""Tests of `sojourn fleet invite` and the commands after it, together with the commands of the device."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 
 from coordinator.admin.fleet_commands import app
 from coordinator.admin.settings import CoordinatorSettings
-from coordinator.rounds.node_keys import NodeKeys
+from coordinator.rounds.device_signatures import NodeKeys
 from edge_agent.commands import app as agent_app
-from edge_agent.joining.join import about_this_machine
+from edge_agent.joining import about_this_machine
 from edge_agent.settings import AgentSettings
 from sojourn.brokers import fleet as folders
 from sojourn.errors import ConfigError
-from sojourn.joining.asking import TurnedAway
+from sojourn.joining.client import JoinRefused
 from sojourn.joining.identity import NodeIdentity
-from sojourn.joining.token import read_token
+from sojourn.joining.messages import read_token
 from sojourn.links.settings import TlsSettings
 from sojourn.settings import read_settings
 from tests.sojourn.joining.open_door import OpenDoor, ask, open_door
@@ -52,16 +52,16 @@ def agent(*arguments: object) -> str:
     return done.output
 
 
-def invited(fleet: Run, *how: object) -> str:
-    return fleet("invite", *how).split()[0]
+def invited(fleet: Run, *options: object) -> str:
+    return fleet("invite", *options).split()[0]
 
 
-def test_two_commands_make_a_device_of_a_blank_one(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
+def test_invite_and_join_set_up_blank_device(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
     fleet("add-edge", "s1", "--output", tmp_path / "s1.tar.gz")
     (tmp_path / "fleet" / "operators.pub").write_text(f"{'A' * 43}= ada\n")
     token = invited(fleet, "pi-1", "--authorised", "--data", "/srv/photos")
-    said = agent("join", token, "--file", tmp_path / "pi" / "agent.toml")
-    assert f"next: sojourn agent run {tmp_path / 'pi' / 'agent.toml'}" in said
+    output = agent("join", token, "--file", tmp_path / "pi" / "agent.toml")
+    assert f"next: sojourn agent run {tmp_path / 'pi' / 'agent.toml'}" in output
     made = read_settings(str(tmp_path / "pi" / "agent.toml"), {}, AgentSettings)
     assert (made.name, made.fleet, made.edges, made.data.path) == ("pi-1", "field", ("s1",), "/srv/photos")
     identity = tmp_path / "pi" / "identity"
@@ -76,9 +76,7 @@ def test_two_commands_make_a_device_of_a_blank_one(fleet: Run, door: OpenDoor, t
     assert (tmp_path / "pi" / "agent.toml").stat().st_mode & 0o077 == 0
 
 
-def test_the_coordinator_is_told_the_keys_and_forgets_those_of_the_revoked(
-    fleet: Run, door: OpenDoor, tmp_path: Path
-) -> None:
+def test_coordinator_gets_node_keys_and_drops_revoked_ones(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
     settings = read_settings(str(tmp_path / "fleet" / "coordinator" / "coordinator.toml"), {}, CoordinatorSettings)
     keys = NodeKeys(Path(settings.node_keys_file or ""), settings.signed_hops)
     assert keys.now() == {}
@@ -95,7 +93,7 @@ def test_the_coordinator_is_told_the_keys_and_forgets_those_of_the_revoked(
     assert NodeKeys(None, "off", public).now() == {}
 
 
-def test_keys_of_another_site_stay_when_the_fleet_changes(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
+def test_foreign_node_keys_survive_fleet_changes(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
     agent("join", invited(fleet, "pi-1", "--authorised"), "--file", tmp_path / "pi-1" / "agent.toml")
     path = tmp_path / "fleet" / "coordinator" / "node-keys.toml"
     path.write_text(path.read_text() + f'elsewhere = "{"A" * 43}="\n')
@@ -105,7 +103,7 @@ def test_keys_of_another_site_stay_when_the_fleet_changes(fleet: Run, door: Open
     assert set(NodeKeys(path).now()) == {"elsewhere"}
 
 
-def test_keys_that_cannot_be_read_leave_those_of_before(tmp_path: Path) -> None:
+def test_unreadable_node_keys_keep_previous_ones(tmp_path: Path) -> None:
     path = tmp_path / "node-keys.toml"
     path.write_text(f'[keys]\npi-1 = "{"A" * 43}="\n')
     keys = NodeKeys(path)
@@ -116,80 +114,78 @@ def test_keys_that_cannot_be_read_leave_those_of_before(tmp_path: Path) -> None:
     assert keys.now() == {}
 
 
-def test_requests_are_listed_accepted_and_rejected(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
+def test_join_requests_are_listed_accepted_and_rejected(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
     token = read_token(invited(fleet, "--count", 3, "--prefix", "shed"))
     for number in range(3):
         ask(token, tmp_path / str(number), "raspberrypi")
     listed = json.loads(fleet("requests", "--json"))
     assert [each["name"] for each in listed["requests"]] == ["shed-1", "shed-2", "shed-3"]
-    assert (listed["doubted"], {each["about"] for each in listed["requests"]}) == ({}, {"a board"})
+    assert (listed["cloned"], {each["about"] for each in listed["requests"]}) == ({}, {"a board"})
     assert "shed-2" in fleet("requests")
     assert "rejected: shed-2" in fleet("reject", "shed-2")
     assert "accepted: shed-1, shed-3" in fleet("accept", "--all", "--reload", "true")
-    assert "nobody asks" in fleet("accept", "--all")
+    assert "no device is waiting" in fleet("accept", "--all")
     assert folders.read(tmp_path / "fleet").named("device") == ["shed-1", "shed-3"]
-    with pytest.raises(TurnedAway, match="rejected"):
+    with pytest.raises(JoinRefused, match="rejected"):
         ask(token, tmp_path / "1", "raspberrypi")
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "reason"),
     [
         (("invite", "pi-1", "--count", "2"), "one device has one name"),
         (("invite", "PI"), "not a valid name"),
-        (("invite", "--count", "0"), "1 to 1000 devices"),
-        (("invite", "--count", "1001"), "1 to 1000 devices"),
-        (("accept",), "name who is meant, or give --all"),
-        (("accept", "pi-1", "--all"), "name who is meant, or give --all"),
-        (("accept", "pi-1"), "nobody asks as pi-1"),
-        (("reject", "pi-1"), "nobody asks as pi-1"),
+        (("invite", "--count", "0"), "from 1 to 1000"),
+        (("invite", "--count", "1001"), "from 1 to 1000"),
+        (("accept",), "give the names of devices, or --all"),
+        (("accept", "pi-1", "--all"), "give the names of devices, or --all"),
+        (("accept", "pi-1"), "no request from pi-1"),
+        (("reject", "pi-1"), "no request from pi-1"),
         (("replace-authority", "--finish"), "not being replaced"),
     ],
 )
-def test_what_cannot_be_meant_is_said(fleet: Run, words: tuple[str, ...], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
+def test_invalid_options_report_reason(fleet: Run, words: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         fleet(*words)
 
 
-def test_no_more_invitations_are_open_than_anybody_needs(fleet: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sojourn.brokers import joining
+def test_open_invitations_are_limited(fleet: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sojourn.brokers import invitations
 
-    monkeypatch.setattr(joining, "MOST_INVITATIONS", 2)
+    monkeypatch.setattr(invitations, "MAX_INVITATIONS", 2)
     fleet("invite")
     fleet("invite")
     with pytest.raises(ConfigError, match="2 invitations are open"):
         fleet("invite")
-    assert "2 invitations are taken back" in fleet("uninvite")
+    assert "2 invitations are revoked" in fleet("uninvite")
     fleet("invite")
 
 
-def test_a_device_does_not_join_over_what_it_has(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
+def test_join_does_not_overwrite_existing_settings_or_keys(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
     file = tmp_path / "pi" / "agent.toml"
     agent("join", invited(fleet, "pi-1", "--authorised"), "--file", file)
     token = invited(fleet, "pi-2", "--authorised")
     with pytest.raises(ConfigError, match="exists already"):
         agent("join", token, "--file", file)
-    with pytest.raises(ConfigError, match="holds the keys of pi-1 already: on a copied card give --anew"):
+    with pytest.raises(ConfigError, match="already contains the keys of pi-1: on a copied card use --new-keys"):
         agent("join", token, "--file", file, "--force")
     before = NodeIdentity(file.parent / "identity").node_key().public
-    agent("join", token, "--file", file, "--force", "--anew")
+    agent("join", token, "--file", file, "--force", "--new-keys")
     assert NodeIdentity(file.parent / "identity").node_key().public != before
     assert read_settings(str(file), {}, AgentSettings).name == "pi-2"
 
 
-def test_who_is_not_accepted_in_time_may_go_on_waiting_with_the_same_token(
-    fleet: Run, door: OpenDoor, tmp_path: Path
-) -> None:
+def test_unaccepted_device_resumes_waiting_with_same_token(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
     token, file = invited(fleet, "pi-1"), tmp_path / "pi" / "agent.toml"
-    with pytest.raises(ConfigError, match="nobody has accepted pi-1 yet: run the same command again"):
+    with pytest.raises(ConfigError, match="pi-1 has not been accepted yet: run the same command again"):
         agent("join", token, "--file", file, "--wait", 0)
     assert not file.exists()
     fleet("accept", "pi-1")
     assert "joined field as pi-1" in agent("join", token, "--file", file, "--wait", 0)
 
 
-def test_an_old_fleet_without_keys_says_nothing_of_them(fleet: Run, tmp_path: Path) -> None:
-    """Bundles are as they were: nobody who has one signs, and the coordinator knows no key."""
+def test_fleet_without_node_keys_gets_no_key_files(fleet: Run, tmp_path: Path) -> None:
+    """No bundle contains a node key, and the coordinator knows none."""
     fleet("add-device", "pi-1", "--output", tmp_path / "pi-1.tar.gz")
     assert not (tmp_path / "fleet" / "coordinator" / "node-keys.toml").exists()
     assert "node_key" not in (tmp_path / "fleet" / "fleet.toml").read_text()
@@ -197,40 +193,31 @@ def test_an_old_fleet_without_keys_says_nothing_of_them(fleet: Run, tmp_path: Pa
     assert not (tmp_path / "fleet" / "joining.json").exists()
 
 
-def test_a_coordinator_of_an_earlier_version_is_not_left_without_keys(fleet: Run, tmp_path: Path) -> None:
-    settings = tmp_path / "fleet" / "coordinator" / "coordinator.toml"
-    assert "until then it verifies no signatures" not in fleet("invite")
-    settings.write_text(settings.read_text().replace('node_keys_file = "node-keys.toml"\n', ""))
-    assert "until then it verifies no signatures" in fleet("invite")
-
-
-def test_what_an_operator_reads_of_a_device_is_short() -> None:
+def test_machine_description_is_short() -> None:
     assert 0 < len(about_this_machine()) <= 200
 
 
-def test_an_authority_that_is_replaced_at_once_leaves_nobody(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
+def test_immediate_authority_replacement_trusts_only_new_one(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
     agent("join", invited(fleet, "pi-1", "--authorised"), "--file", tmp_path / "pi" / "agent.toml")
     before = (tmp_path / "fleet" / "ca.pem").read_bytes()
-    said = fleet("replace-authority", "--at-once")
-    assert "pi-1: need new tokens" in said
+    output = fleet("replace-authority", "--at-once")
+    assert "pi-1: need new tokens" in output
     after = (tmp_path / "fleet" / "ca.pem").read_bytes()
     assert (after.count(b"BEGIN CERTIFICATE"), after == before) == (1, False)
     assert (tmp_path / "fleet" / "broker" / "ca.pem").read_bytes() == after
     assert not (tmp_path / "fleet" / "old-ca.key").exists()
 
 
-def test_during_an_overlap_both_are_trusted_and_new_tokens_pin_who_vouches_for_the_door(
-    fleet: Run, door: OpenDoor, tmp_path: Path
-) -> None:
+def test_overlap_trusts_both_authorities_and_tokens_pin_one(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
     old = read_token(invited(fleet)).authority
     fleet("replace-authority")
-    with pytest.raises(ConfigError, match="being replaced already"):
+    with pytest.raises(ConfigError, match="already being replaced"):
         fleet("replace-authority")
     assert read_token(invited(fleet)).authority == old
     assert (tmp_path / "fleet" / "ca.pem").read_bytes().count(b"BEGIN CERTIFICATE") == 2
     assert (tmp_path / "fleet" / "broker" / "crl.pem").read_bytes().count(b"BEGIN X509 CRL") == 2
-    said = agent("join", invited(fleet, "pi-1", "--authorised"), "--file", tmp_path / "pi" / "agent.toml")
-    assert "joined field as pi-1" in said
+    output = agent("join", invited(fleet, "pi-1", "--authorised"), "--file", tmp_path / "pi" / "agent.toml")
+    assert "joined field as pi-1" in output
     fleet("replace-authority", "--finish")
     assert read_token(invited(fleet)).authority != old
     assert (tmp_path / "fleet" / "broker" / "crl.pem").read_bytes().count(b"BEGIN X509 CRL") == 1

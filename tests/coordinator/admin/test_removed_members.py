@@ -1,4 +1,4 @@
-"""`sojourn fleet remove` and `revoke` beside a real broker: who is removed leaves the roster, and nothing stays."""
+"""Tests that a removed or revoked member leaves the roster and that a real broker retains nothing for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Rosters(Ear):
-    """Who the coordinator hears is at the site, in the newest roster."""
+    """The rosters that the coordinator receives, and the devices in the newest one."""
 
     @property
     def rosters(self) -> list[Roster]:
@@ -50,13 +50,14 @@ class Rosters(Ear):
     @property
     def newest(self) -> set[str]:
         refs = [each.members for each in self.rosters]
-        sent = {each.digest: each.inline for each in refs if each.inline}  # a roster that was sent before comes without
+        # a roster that was sent before has no inline data
+        sent = {each.digest: each.inline for each in refs if each.inline}
         newest = sent.get(refs[-1].digest) if refs else None
         return {member.device for member in unpack_blob(newest, tuple[Member, ...])} if newest else set()
 
 
 class SharedBroker(GuardedBroker):
-    """A broker with a coordinator that only listens, a real edge server, and devices by password and certificate."""
+    """A broker with a listening coordinator, a real edge server, and devices with a password and with a certificate."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -65,7 +66,7 @@ class SharedBroker(GuardedBroker):
         self.devices = {"pi-1": self.add("pi-1"), "pi-2": self.add("pi-2", kind="certificate")}
 
     def command(self, *arguments: str) -> Result:
-        """Run a command of `sojourn fleet`, and have the broker read its files again as a person would."""
+        """Run a command of `sojourn fleet`, and make the broker read its files again as an operator would."""
         done: list[Result] = []
         command = [*arguments, "--fleet-folder", str(self.folder)]
         thread = threading.Thread(target=lambda: done.append(CliRunner().invoke(app, command)))
@@ -79,7 +80,7 @@ class SharedBroker(GuardedBroker):
 
 
 class Born(Ear):
-    """Says that it is here on every connect, as a node does."""
+    """Publishes its birth on every connect, as a node does."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -106,33 +107,33 @@ def broker(tmp_path: Path) -> Iterator[SharedBroker]:
 
 @pytest.fixture
 def rosters(broker: SharedBroker) -> Iterator[Rosters]:
-    """What a site with two devices tells its coordinator."""
-    heard, listening = Rosters(), MqttLink(broker.cloud, "cloud")
-    listening.open(heard, [topics.inbox_filter(FLEET, CLOUD)], None)
-    wait_until(lambda: heard.ups == 1, "the coordinator's connection")
+    """The rosters that a site with two devices sends to its coordinator."""
+    received, listening = Rosters(), MqttLink(broker.cloud, "cloud")
+    listening.open(received, [topics.inbox_filter(FLEET, CLOUD)], None)
+    wait_until(lambda: received.ups == 1, "the coordinator's connection")
     link = MqttLink(broker.edge, "s1")
     workers = ThreadWorkers(lambda work: work)
     driver = Driver(Node(FLEET, EdgeServer("s1", "cloud"), MemoryStore(), {"device": link, "cloud": link}, workers))
     thread = threading.Thread(target=driver.run)
     thread.start()
-    yield heard
+    yield received
     driver.stop()
     thread.join(LIMIT)
     listening.close()
 
 
 @pytest.mark.parametrize(("what", "name"), [("remove", "pi-1"), ("remove", "pi-2"), ("revoke", "pi-2")])
-def test_who_is_removed_leaves_the_roster_and_nothing_stays(
+def test_removed_member_leaves_roster_and_retained_topics(
     broker: SharedBroker, rosters: Rosters, monkeypatch: pytest.MonkeyPatch, what: str, name: str
 ) -> None:
     def kept_topics(reader: str, awaited: str) -> set[str]:
-        """All that is retained, for one who wants it; nodes do not want it of their inboxes."""
+        """Return all retained topics, including inboxes, whose retained messages nodes ignore."""
         everything = [f"sojourn/1/{FLEET}/device/+/state", f"sojourn/1/{FLEET}/edge/s1/in/+"]
         with monkeypatch.context() as patch:
             patch.setattr(session, "is_state", lambda _: True)
             with Listening(broker.edge, reader, everything) as listening:
-                wait_until(lambda: awaited in {topic for topic, _ in listening.ear.heard}, awaited)
-                return {topic for topic, _ in listening.ear.heard}
+                wait_until(lambda: awaited in {topic for topic, _ in listening.ear.received}, awaited)
+                return {topic for topic, _ in listening.ear.received}
 
     links = {each: device(settings, each) for each, settings in broker.devices.items()}
     wait_until(lambda: rosters.newest == {"pi-1", "pi-2"}, "both devices on the roster")
@@ -141,7 +142,10 @@ def test_who_is_removed_leaves_the_roster_and_nothing_stays(
     links[name][0].publish(inbox, b"kept at the broker", retain=True)
     assert kept_topics("before", inbox) == {inbox, links["pi-1"][1].topic, links["pi-2"][1].topic}
     done = broker.command(what, name, "--wait", str(LIMIT))
-    assert (done.exit_code, f"what the broker kept of {name} is cleared" in done.output) == (0, True), done.output
+    assert (done.exit_code, f"the retained messages of {name} are deleted from the broker" in done.output) == (
+        0,
+        True,
+    ), done.output
     wait_until(lambda: rosters.newest == {stays}, "a roster without it", lambda: rosters.rosters)
     wait_until(lambda: bool(links[name][1].downs), "the end of its connection")
     assert not links[stays][1].downs
@@ -150,8 +154,8 @@ def test_who_is_removed_leaves_the_roster_and_nothing_stays(
         link.close()
 
 
-def test_a_broker_that_does_not_read_its_files_is_to_be_restarted(broker: SharedBroker) -> None:
+def test_remove_reports_broker_that_needs_restart(broker: SharedBroker) -> None:
     command = ["remove", "pi-1", "--wait", "0", "--fleet-folder", str(broker.folder)]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 1
-    assert "has not read its files again: restart it, and it keeps nothing of pi-1" in done.output
+    assert "has not reloaded its files: to delete the retained messages of pi-1, restart it" in done.output

@@ -1,4 +1,4 @@
-"""Rounds for tests of aggregators: random models, and what a merge knows."""
+"""Rounds for tests of aggregators: random models, and inputs of a merge."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sojourn.randomness import generator
 
 
 def brought(*pairs: tuple[list[float] | NDArray[np.float32], float]) -> list[Contribution]:
-    """Contributions from pairs of (numbers, weight)."""
+    """Return contributions from pairs of (values, weight)."""
     return [Contribution(np.array(vector, np.float32), weight) for vector, weight in pairs]
 
 
 def drawn(name: str, tours: int, size: int = 7, scale: float = 1.0) -> list[Contribution]:
-    """Some random models with random weights."""
+    """Return random models with random weights."""
     draw = generator(3, name, tours)
     return [
         Contribution((scale * draw.standard_normal(size)).astype(np.float32), float(draw.integers(1, 50)))
@@ -25,12 +25,12 @@ def drawn(name: str, tours: int, size: int = 7, scale: float = 1.0) -> list[Cont
 
 
 def about(objective: Objective | None = None, devices: int = 10, **returned: NDArray[np.float32]) -> MergeContext:
-    """What a merge knows besides the models."""
+    """Return the further inputs of a merge."""
     return MergeContext(devices, objective or Sgd(), returned)
 
 
 def plain_mean(contributions: list[Contribution], weighting: str = "samples") -> NDArray[np.float64]:
-    """The mean, written down without any thought of speed."""
+    """Return the mean in its plain form, without optimisation."""
     weights = [1.0 if weighting == "uniform" else each.weight for each in contributions]
     rows = np.array([each.vector for each in contributions], np.float64)
     return np.array([sum(w * x for w, x in zip(weights, row, strict=True)) / sum(weights) for row in rows.T])

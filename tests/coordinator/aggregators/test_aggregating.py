@@ -1,4 +1,4 @@
-"""What all aggregators promise: plan order, empty rounds, carried state; and the means."""
+"""Tests of all aggregators: plan order, empty rounds, and kept state; and tests of the means."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.coordinator.aggregators.merges import about, brought, drawn, plain_me
 
 BOTH: list[Aggregator] = [WeightedMean(), UniformMean()]
 PREVIOUS = np.array([9.0, 9.0], np.float32)
-OWN = OwnAggregator(part="tests.coordinator.aggregators.test_own_aggregator:Halfway", settings={"share": 0.5})
+OWN = OwnAggregator(part="tests.coordinator.aggregators.test_custom_aggregator:Halfway", settings={"share": 0.5})
 ALL: list[tuple[Aggregator, Objective]] = [
     (WeightedMean(), Sgd()),
     (UniformMean(), Sgd()),
@@ -57,25 +57,25 @@ WITH_STATE = {
 }
 
 
-def test_every_aggregator_of_a_job_file_is_tried_here() -> None:
+def test_all_job_file_aggregators_are_covered() -> None:
     assert {type(settings) for settings, _ in ALL} == set(get_args(Aggregator))
 
 
-def test_weighted_mean_by_hand() -> None:
+def test_weighted_mean_matches_hand_calculation() -> None:
     vector, state = aggregate(WeightedMean(), PREVIOUS, brought(([1, 2], 1), ([3, 6], 3)), {}, about())
     assert vector.tolist() == [2.5, 5.0]
     assert vector.dtype == np.float32
     assert state == {}
 
 
-def test_uniform_mean_by_hand() -> None:
+def test_uniform_mean_matches_hand_calculation() -> None:
     vector, state = aggregate(UniformMean(), PREVIOUS, brought(([1, 2], 1), ([3, 6], 3)), {}, about())
     assert vector.tolist() == [2.0, 4.0]
     assert vector.dtype == np.float32
     assert state == {}
 
 
-def test_weighted_differs_from_uniform_only_where_weights_differ() -> None:
+def test_weighted_and_uniform_differ_only_if_weights_differ() -> None:
     for weight, alike in [(2, False), (1, True)]:
         contributions = brought(([1, 2], 1), ([3, 6], weight))
         weighted, uniform = (aggregate(each, PREVIOUS, contributions, {}, about())[0] for each in BOTH)
@@ -83,7 +83,7 @@ def test_weighted_differs_from_uniform_only_where_weights_differ() -> None:
 
 
 @pytest.mark.parametrize(("settings", "objective"), ALL)
-def test_no_contributions_leave_model_and_state_as_they_are(settings: Aggregator, objective: Objective) -> None:
+def test_missing_contributions_keep_model_and_state(settings: Aggregator, objective: Objective) -> None:
     state = {
         name: np.array([0.5, -0.5], np.float32) for name in ("momentum", "root", "drift", "control", "count", "other")
     }
@@ -93,19 +93,19 @@ def test_no_contributions_leave_model_and_state_as_they_are(settings: Aggregator
 
 
 @pytest.mark.parametrize("settings", [each for each, _ in ALL if getattr(each, "weighting", "") == "samples"])
-def test_no_samples_at_all_leave_model_and_state_as_they_are(settings: Aggregator) -> None:
+def test_zero_samples_keep_model_and_state(settings: Aggregator) -> None:
     state = {"momentum": np.ones(2, np.float32), "root": np.ones(2, np.float32)}
     model, after = aggregate(settings, PREVIOUS, brought(([1, 2], 0), ([3, 6], 0)), state, about())
     assert model is PREVIOUS
     assert after is state
 
 
-def test_no_samples_at_all_leave_the_mean_as_it_is() -> None:
+def test_zero_samples_keep_weighted_mean_model() -> None:
     assert aggregate(WeightedMean(), PREVIOUS, brought(([1, 2], 0), ([3, 6], 0)), {}, about())[0] is PREVIOUS
 
 
 @pytest.mark.parametrize("settings", [WeightedMean(), AvgM(), Adagrad(), Adam(), Yogi(), Ida()])
-def test_a_tour_without_samples_has_no_say(settings: Aggregator) -> None:
+def test_tour_without_samples_has_no_influence(settings: Aggregator) -> None:
     alone = aggregate(settings, PREVIOUS, brought(([1, 2], 4)), {}, about())
     crowd = aggregate(settings, PREVIOUS, brought(([np.inf, np.nan], 0), ([1, 2], 4)), {}, about())
     assert np.array_equal(alone[0], crowd[0])
@@ -113,13 +113,13 @@ def test_a_tour_without_samples_has_no_say(settings: Aggregator) -> None:
     assert all(np.array_equal(alone[1][name], crowd[1][name]) for name in alone[1])
 
 
-def test_uniform_asks_for_no_samples() -> None:
+def test_uniform_mean_needs_no_samples() -> None:
     vector, _ = aggregate(UniformMean(), PREVIOUS, brought(([1, 2], 0), ([3, 6], 0)), {}, about())
     assert vector.tolist() == [2.0, 4.0]
 
 
 @pytest.mark.parametrize("form", [AvgM, Adagrad, Adam, Yogi, Ida, ScaffoldServer])
-def test_weighting_by_samples_or_not_makes_a_difference(form: Any) -> None:
+def test_sample_weighting_changes_result(form: Any) -> None:
     contributions = brought(([1, 2], 1), ([3, 7], 5), ([4, 4], 2))
     objective = Scaffold() if isinstance(form(), ScaffoldServer) else Sgd()
     models = {
@@ -132,7 +132,7 @@ def test_weighting_by_samples_or_not_makes_a_difference(form: Any) -> None:
 
 
 @pytest.mark.parametrize(("settings", "objective"), ALL)
-def test_what_an_aggregator_does_not_know_passes_through(settings: Aggregator, objective: Objective) -> None:
+def test_unknown_state_vectors_pass_through(settings: Aggregator, objective: Objective) -> None:
     other = np.ones(2, np.float32)
     merge = about(objective, control_delta=np.ones(2, np.float32))
     _, after = aggregate(settings, PREVIOUS, brought(([1, 2], 1)), {"other": other}, merge)
@@ -141,9 +141,7 @@ def test_what_an_aggregator_does_not_know_passes_through(settings: Aggregator, o
 
 
 @pytest.mark.parametrize(("settings", "objective"), ALL)
-def test_state_goes_in_and_comes_out_and_nothing_is_changed_in_place(
-    settings: Aggregator, objective: Objective
-) -> None:
+def test_state_is_returned_and_inputs_stay_unchanged(settings: Aggregator, objective: Objective) -> None:
     merge = about(objective, control_delta=np.full(7, 0.25, np.float32))
     previous, state = np.linspace(-1, 1, 7, dtype=np.float32), first_state(settings, 7)
     for number in range(3):
@@ -156,8 +154,8 @@ def test_state_goes_in_and_comes_out_and_nothing_is_changed_in_place(
 
 
 @pytest.mark.parametrize(("settings", "objective"), ALL)
-def test_the_same_round_gives_the_same_bits(settings: Aggregator, objective: Objective) -> None:
-    size = 70_001  # more than two blocks, the last one short
+def test_same_round_gives_identical_bits(settings: Aggregator, objective: Objective) -> None:
+    size = 70_001  # more than two blocks, the last one shorter
     contributions = drawn("bits", 19, size)
     merge = about(objective, control_delta=contributions[3].vector)
     once, twice = (
@@ -169,7 +167,7 @@ def test_the_same_round_gives_the_same_bits(settings: Aggregator, objective: Obj
 
 
 @pytest.mark.parametrize(("settings", "objective"), ALL[:-1])
-def test_another_order_changes_no_more_than_the_last_bit(settings: Aggregator, objective: Objective) -> None:
+def test_contribution_order_changes_at_most_last_bit(settings: Aggregator, objective: Objective) -> None:
     contributions = drawn("order", 19)
     merge = about(objective, control_delta=contributions[3].vector)
     start = np.zeros(7, np.float32)
@@ -178,7 +176,7 @@ def test_another_order_changes_no_more_than_the_last_bit(settings: Aggregator, o
 
 
 @pytest.mark.parametrize(("settings", "objective"), [case for case in ALL if not isinstance(case[0], Ida)])
-def test_a_long_vector_gives_the_numbers_of_short_ones(settings: Aggregator, objective: Objective) -> None:
+def test_long_vector_matches_its_short_slices(settings: Aggregator, objective: Objective) -> None:
     size = 70_001
     long = drawn("blocks", 11, size)
     state = dict.fromkeys(("momentum", "root", "drift", "control", "count"), np.full(size, 0.5, np.float32))
@@ -192,7 +190,7 @@ def test_a_long_vector_gives_the_numbers_of_short_ones(settings: Aggregator, obj
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6, width=32), st.integers(1, 10**6)), min_size=1, max_size=20))
-def test_sums_run_in_plan_order_in_float64(pairs: list[tuple[float, int]]) -> None:
+def test_sums_use_plan_order_and_float64(pairs: list[tuple[float, int]]) -> None:
     total = float(sum(weight for _, weight in pairs))
     expected = pairs[0][0] * (pairs[0][1] / total)
     for value, weight in pairs[1:]:
@@ -203,7 +201,7 @@ def test_sums_run_in_plan_order_in_float64(pairs: list[tuple[float, int]]) -> No
 
 
 @given(st.floats(-(2.0**99), 2.0**99, width=32), st.lists(st.integers(1, 10**6), min_size=1, max_size=9))
-def test_the_mean_of_equals_is_the_same_model(value: float, weights: list[int]) -> None:
+def test_mean_of_equal_models_is_that_model(value: float, weights: list[int]) -> None:
     one = np.zeros(1, np.float32)
     for settings in (*BOTH, Ida()):
         vector, _ = aggregate(settings, one, brought(*(([value], weight) for weight in weights)), {}, about())
@@ -212,7 +210,7 @@ def test_the_mean_of_equals_is_the_same_model(value: float, weights: list[int]) 
 
 @pytest.mark.parametrize("scale", [1e-35, 1e-20, 1e18, 1e36])
 @pytest.mark.parametrize(("settings", "objective"), ALL[:-1])
-def test_huge_and_tiny_numbers(settings: Aggregator, objective: Objective, scale: float) -> None:
+def test_huge_and_tiny_values_stay_finite(settings: Aggregator, objective: Objective, scale: float) -> None:
     contributions = drawn("scale", 5, scale=scale)
     zero, state = np.zeros(7, np.float32), first_state(settings, 7)
     merge = about(objective, control_delta=contributions[0].vector)
@@ -223,7 +221,7 @@ def test_huge_and_tiny_numbers(settings: Aggregator, objective: Objective, scale
     assert np.count_nonzero(model) == 7
 
 
-def test_only_what_travels_to_devices_exists_before_the_first_round() -> None:
+def test_first_state_has_only_vectors_sent_to_devices() -> None:
     for settings, _ in ALL:
         expected = {"control": [0.0, 0.0, 0.0]} if isinstance(settings, ScaffoldServer) else {}
         first = first_state(settings, 3)
@@ -232,7 +230,7 @@ def test_only_what_travels_to_devices_exists_before_the_first_round() -> None:
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_means_are_those_of_a_plain_reading(weighting: str) -> None:
+def test_means_match_plain_numpy(weighting: str) -> None:
     settings = WeightedMean() if weighting == "samples" else UniformMean()
     contributions = drawn("plain", 23)
     model, _ = aggregate(settings, np.zeros(7, np.float32), contributions, {}, about())

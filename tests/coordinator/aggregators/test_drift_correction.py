@@ -1,4 +1,4 @@
-"""FedDyn's and SCAFFOLD's server: by hand, beside devices written out in numpy, and their invariants."""
+"""Tests of FedDyn's and SCAFFOLD's server: computed by hand, with devices in numpy, and their invariants."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TARGETS = generator(5, "targets").standard_normal((DEVICES, 7))
 
 
 def tours_of(number: int) -> list[list[int]]:
-    """Which devices are visited in this round, tour by tour: never all of them, and not always tours of one."""
+    """Return the devices of this round's tours: never all of them, and not always one per tour."""
     order = generator(5, "tours", number).permutation(DEVICES).tolist()
     return [order[:1], order[1:3], order[3:6]] if number % 2 else [[each] for each in order[:3]]
 
@@ -38,8 +38,8 @@ def float32(numbers: Any) -> np.ndarray:
     return np.asarray(numbers, np.float32)
 
 
-def test_dyn_by_hand() -> None:
-    # N = 4, a = 0.5: h = 1 - 0.5 / 4 ((3 - 1) + (6 - 1)) = 0.125; w = 4.5 - 0.125 / 0.5. Samples say nothing.
+def test_dyn_matches_hand_calculation() -> None:
+    # N = 4, a = 0.5: h = 1 - 0.5 / 4 ((3 - 1) + (6 - 1)) = 0.125; w = 4.5 - 0.125 / 0.5. Samples have no influence.
     merge = about(Dyn(a=0.5), devices=4)
     models = brought(([3], 1), ([6], 100))
     model, state = aggregate(DynServer(), float32([1]), models, {"drift": float32([1])}, merge)
@@ -48,7 +48,7 @@ def test_dyn_by_hand() -> None:
 
 
 @pytest.mark.parametrize("a", [0.01, 0.1, 1.0, 30.0])
-def test_the_first_round_of_dyn_with_all_devices_goes_twice_as_far_as_the_mean(a: float) -> None:
+def test_first_full_dyn_round_moves_twice_the_mean(a: float) -> None:
     contributions = drawn("all", DEVICES)
     model, state = aggregate(DynServer(), START, contributions, {}, about(Dyn(a=a), devices=DEVICES))
     mean = plain_mean(contributions, "uniform")
@@ -56,7 +56,7 @@ def test_the_first_round_of_dyn_with_all_devices_goes_twice_as_far_as_the_mean(a
     np.testing.assert_allclose(state["drift"], -a * (mean - START), rtol=1e-6)
 
 
-def test_dyn_depends_on_the_objectives_a_and_on_the_number_of_devices() -> None:
+def test_dyn_depends_on_objective_a_and_device_count() -> None:
     contributions = drawn("knobs", 3)
     state = {"drift": np.ones(7, np.float32)}
 
@@ -68,8 +68,8 @@ def test_dyn_depends_on_the_objectives_a_and_on_the_number_of_devices() -> None:
 
 
 @pytest.mark.parametrize("a", [0.1, 1.0])
-def test_the_drift_of_dyn_is_the_mean_of_the_devices(a: float) -> None:
-    """Devices that minimise |w - target|^2 / 2 by some steps, tours of one and of several, never all devices."""
+def test_dyn_drift_is_mean_of_device_drifts(a: float) -> None:
+    """Run devices that minimise |w - target|^2 / 2 by some steps, in tours of one and of several, never all devices."""
     w, state = START, dict[str, Any]()
     own = np.zeros((DEVICES, 7))
     plain_w, plain_h = START.astype(np.float64), np.zeros(7)
@@ -92,8 +92,8 @@ def test_the_drift_of_dyn_is_the_mean_of_the_devices(a: float) -> None:
     assert np.abs(state["drift"]).max() > 1e-3
 
 
-def test_scaffold_by_hand() -> None:
-    # c = 1 + 6 / 4; w = 1 + 0.5 (5 - 1), the mean of 4 and 6 whatever their samples.
+def test_scaffold_matches_hand_calculation() -> None:
+    # c = 1 + 6 / 4; w = 1 + 0.5 (5 - 1), with the mean of 4 and 6 independent of their samples.
     merge = about(Scaffold(), devices=4, control_delta=float32([6]))
     settings, models = ScaffoldServer(lr=0.5), brought(([4], 1), ([6], 100))
     model, state = aggregate(settings, float32([1]), models, {"control": float32([1])}, merge)
@@ -101,7 +101,7 @@ def test_scaffold_by_hand() -> None:
     assert model.tolist() == [3.0]
 
 
-def test_the_control_of_scaffold_is_the_mean_of_the_devices() -> None:
+def test_scaffold_control_is_mean_of_device_controls() -> None:
     w, state = START, first_state(ScaffoldServer(), 7)
     own = np.zeros((DEVICES, 7))
     plain_w, plain_c = START.astype(np.float64), np.zeros(7)
@@ -129,7 +129,7 @@ def test_the_control_of_scaffold_is_the_mean_of_the_devices() -> None:
 
 @pytest.mark.parametrize(("weighting", "mean"), [("samples", WeightedMean()), ("uniform", UniformMean())])
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
-def test_scaffold_at_lr_1_is_the_mean_to_the_bit(weighting: Any, mean: Any, scale: float) -> None:
+def test_scaffold_at_lr_1_equals_mean_bit_for_bit(weighting: Any, mean: Any, scale: float) -> None:
     contributions = drawn("first", 5, scale=scale)
     merge = about(Scaffold(), control_delta=np.ones(7, np.float32))
     model, _ = aggregate(ScaffoldServer(weighting=weighting), START, contributions, {}, merge)
@@ -138,7 +138,7 @@ def test_scaffold_at_lr_1_is_the_mean_to_the_bit(weighting: Any, mean: Any, scal
     assert not np.array_equal(slower, model)
 
 
-def test_what_devices_returned_counts_even_when_no_model_came_home() -> None:
+def test_returned_control_counts_even_without_a_model() -> None:
     merge = about(Scaffold(), devices=2, control_delta=np.ones(7, np.float32))
     for contributions, settings in [
         ([], ScaffoldServer()),
@@ -149,14 +149,14 @@ def test_what_devices_returned_counts_even_when_no_model_came_home() -> None:
         assert state["control"].tolist() == [0.5] * 7
 
 
-def test_nothing_returned_leaves_the_control() -> None:
+def test_control_stays_if_devices_return_none() -> None:
     control = np.ones(7, np.float32)
     model, state = aggregate(ScaffoldServer(), START, drawn("some", 2), {"control": control}, about(Scaffold()))
     assert state["control"] is control
     assert not np.array_equal(model, START)
 
 
-def test_the_number_of_devices_counts_in_the_control() -> None:
+def test_control_update_depends_on_device_count() -> None:
     few, many = (
         aggregate(ScaffoldServer(), START, [], {}, about(Scaffold(), devices=devices, control_delta=START))[1]
         for devices in (4, 8)
@@ -176,6 +176,6 @@ def test_scaffold_needs_its_objective(objective: Any) -> None:
         aggregate(ScaffoldServer(), START, drawn("some", 2), {}, about(objective))
 
 
-def test_scaffold_takes_an_objective_of_ones_own() -> None:
+def test_scaffold_accepts_custom_objective() -> None:
     merge = about(OwnObjective(part="a.b:C"), devices=2, control_delta=np.ones(7, np.float32))
     assert aggregate(ScaffoldServer(), START, drawn("some", 2), {}, merge)[1]["control"].tolist() == [0.5] * 7

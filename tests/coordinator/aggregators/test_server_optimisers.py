@@ -1,4 +1,4 @@
-"""FedAvgM, FedAdagrad, FedAdam, FedYogi: plain readings over several rounds, limits, and every knob."""
+"""Tests of FedAvgM, FedAdagrad, FedAdam and FedYogi: plain implementations, limits, and all settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIMISERS = [
 
 
 def after(settings: Any, rounds: list[Any] = ROUNDS) -> list[np.ndarray]:
-    """The model after each round."""
+    """Return the model after each round."""
     models, state = [START], dict[str, Any]()
     for contributions in rounds:
         model, state = aggregate(settings, models[-1], contributions, state, about())
@@ -34,7 +34,7 @@ def after(settings: Any, rounds: list[Any] = ROUNDS) -> list[np.ndarray]:
 
 
 def plainly(settings: Any) -> list[np.ndarray]:
-    """The same from the papers' formulas, in float64 throughout, with nothing rounded between rounds."""
+    """Return the same from the papers' formulas in float64, without rounding between rounds."""
     w, models = START.astype(np.float64), []
     m, v = np.zeros(7), np.full(7, getattr(settings, "tau", 0.0) ** 2)
     for contributions in ROUNDS:
@@ -71,12 +71,12 @@ def test_six_rounds_follow_the_formulas(settings: Any) -> None:
         if hasattr(settings, knob)
     ],
 )
-def test_every_knob_makes_a_difference(settings: Any, knob: str, value: float) -> None:
+def test_every_parameter_changes_result(settings: Any, knob: str, value: float) -> None:
     turned = msgspec.structs.replace(settings, **{knob: value})
     assert np.abs(after(settings)[-1] - after(turned)[-1]).min() > 1e-5
 
 
-def test_avgm_by_hand() -> None:
+def test_avgm_matches_hand_calculation() -> None:
     one = np.array([1.0], np.float32)
     first, state = aggregate(AvgM(momentum=0.5, lr=2.0), one, brought(([4], 3)), {}, about())
     assert (first.tolist(), state["momentum"].tolist()) == ([7.0], [3.0])
@@ -85,7 +85,7 @@ def test_avgm_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("form", "root"), [(Adagrad, 5.0), (Adam, 3.0), (Yogi, 4.0)])
-def test_adaptive_by_hand(form: Any, root: float) -> None:
+def test_adaptive_optimisers_match_hand_calculation(form: Any, root: float) -> None:
     # d = 4 from w = 1. Adagrad: 9 + 16. Adam: 7/16 of 16 and 9/16 of 32/9. Yogi: 12 + 1/4 of 16, as v < d^2.
     before = {Adagrad: 3.0, Adam: np.sqrt(32 / 9), Yogi: np.sqrt(12)}[form]
     knobs = {Adagrad: {}, Adam: {"beta2": 9 / 16}, Yogi: {"beta2": 3 / 4}}[form]
@@ -97,7 +97,7 @@ def test_adaptive_by_hand(form: Any, root: float) -> None:
     assert model[0] == pytest.approx(1 + 2 * 3 / (root + 0.5), rel=1e-7)
 
 
-def test_yogi_stays_where_the_squares_are() -> None:
+def test_yogi_root_stays_if_squares_are_equal() -> None:
     state = {"root": np.array([4.0], np.float32)}
     _, state = aggregate(Yogi(beta2=0.5), np.array([1.0], np.float32), brought(([5], 1)), state, about())
     assert state["root"].tolist() == [4.0]
@@ -105,7 +105,7 @@ def test_yogi_stays_where_the_squares_are() -> None:
 
 @pytest.mark.parametrize(("weighting", "mean"), [("samples", WeightedMean()), ("uniform", UniformMean())])
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
-def test_avgm_without_momentum_at_lr_1_is_fedavg_to_the_bit(weighting: Any, mean: Any, scale: float) -> None:
+def test_avgm_without_momentum_at_lr_1_equals_fedavg(weighting: Any, mean: Any, scale: float) -> None:
     contributions = drawn("exact", 9, scale=scale)
     expected = aggregate(mean, START, contributions, {}, about())[0]
     settings = AvgM(momentum=0.0, lr=1.0, weighting=weighting)
@@ -116,7 +116,7 @@ def test_avgm_without_momentum_at_lr_1_is_fedavg_to_the_bit(weighting: Any, mean
 
 
 @pytest.mark.parametrize("tau", [1e1, 1e2, 1e3, 1e5])
-def test_adam_without_betas_tends_to_fedavg_as_lr_and_tau_grow(tau: float) -> None:
+def test_adam_without_betas_approaches_fedavg_for_large_tau(tau: float) -> None:
     d = plain_mean(ROUNDS[0]) - START
     model, _ = aggregate(Adam(lr=tau, beta1=0.0, beta2=0.0, tau=tau), START, ROUNDS[0], {}, about())
     relative = np.abs((model - START.astype(np.float64)) / d - 1)
@@ -124,21 +124,21 @@ def test_adam_without_betas_tends_to_fedavg_as_lr_and_tau_grow(tau: float) -> No
 
 
 @pytest.mark.parametrize("form", [Adagrad, Yogi])
-def test_adagrad_and_yogi_begin_with_v_of_tau_squared_and_divide_by_twice_a_large_tau(form: Any) -> None:
+def test_adagrad_and_yogi_start_with_v_of_tau_squared(form: Any) -> None:
     d = plain_mean(ROUNDS[0]) - START
     model, _ = aggregate(form(lr=1e5, beta1=0.0, tau=1e5), START, ROUNDS[0], {}, about())
     np.testing.assert_allclose(model, START + d / 2, rtol=1e-5)
 
 
 @pytest.mark.parametrize("settings", OPTIMISERS)
-def test_an_empty_round_between_two_others_is_as_if_it_had_not_been(settings: Any) -> None:
+def test_empty_round_does_not_change_later_rounds(settings: Any) -> None:
     with_gap = after(settings, [ROUNDS[0], [], ROUNDS[1]])
     without = after(settings, ROUNDS[:2])
     assert np.array_equal(with_gap[1], without[0])
     assert np.array_equal(with_gap[2], without[1])
 
 
-def test_a_merge_that_points_against_the_momentum_ends_it_where_asked() -> None:
+def test_restart_drops_opposed_momentum() -> None:
     there, back = brought(([4.0, 0.0], 1)), brought(([3.0, 0.0], 1))
     start, settings = np.zeros(2, np.float32), AvgM(momentum=0.5, weighting="uniform", restart=True)
     far, state = aggregate(settings, start, there, {}, about())
@@ -147,20 +147,22 @@ def test_a_merge_that_points_against_the_momentum_ends_it_where_asked() -> None:
     on, _ = aggregate(msgspec.structs.replace(settings, restart=False), far, back, state, about())
     assert on.tolist() == [5, 0]
     further, _ = aggregate(settings, far, brought(([6.0, 0.0], 1)), state, about())
-    assert further.tolist() == [8, 0]  # along the momentum, it goes on
+    assert further.tolist() == [8, 0]  # it continues along the momentum
 
 
-def test_each_number_gives_up_its_own_momentum_where_the_merge_points_against_it() -> None:
+def test_restart_each_drops_opposed_momentum_per_parameter() -> None:
     start, settings = np.zeros(3, np.float32), AvgM(momentum=0.5, weighting="uniform", restart="each")
     far, state = aggregate(settings, start, brought(([4.0, 4.0, 0.0], 1)), {}, about())
     there, kept = aggregate(settings, far, brought(([3.0, 5.0, 2.0], 1)), state, about())
-    assert there.tolist() == [3, 7, 2]  # the mean itself; on its way; without momentum yet
+    assert there.tolist() == [3, 7, 2]  # the mean itself; in the direction of the mean; without momentum yet
     assert kept["momentum"].tolist() == [-1, 3, 2]
 
 
 @pytest.mark.parametrize(("against", "momentum"), [(0.0, 0.0), (0.6, 0.0), (0.61, 0.0), (0.8, 1.0), (1.0, 1.0)])
-def test_momentum_ends_where_enough_models_point_against_it_besides_their_mean(against, momentum) -> None:
-    """Three of five point back from 2, and so does their mean, 1: three are enough for 0.6 and 0.61, rounded down."""
+def test_momentum_ends_if_mean_and_enough_models_oppose_it(against, momentum) -> None:
+    """Three of five tours point back from 2, and so does their mean, 1: three suffice for 0.6 and for 0.61, rounded
+    down.
+    """
     settings = AvgM(momentum=0.5, weighting="uniform", restart="each", against=against)
     far, state = aggregate(settings, np.zeros(1, np.float32), brought(([2.0], 1)), {}, about())
     back = brought(*(([value], 1) for value in (-1.0, 0.0, 1.0, 2.5, 2.5)))
@@ -168,7 +170,7 @@ def test_momentum_ends_where_enough_models_point_against_it_besides_their_mean(a
     assert model.tolist() == [1.0 + momentum]
 
 
-def test_models_that_point_against_the_momentum_do_not_end_it_where_their_mean_goes_along() -> None:
+def test_momentum_stays_if_mean_agrees_with_it() -> None:
     settings = AvgM(momentum=0.5, weighting="uniform", restart="each")
     far, state = aggregate(settings, np.zeros(1, np.float32), brought(([2.0], 1)), {}, about())
     split = brought(*(([value], 1) for value in (1.0, 1.0, 1.0, 1.0, 16.0)))
@@ -176,8 +178,8 @@ def test_models_that_point_against_the_momentum_do_not_end_it_where_their_mean_g
     assert model.tolist() == [5.0]
 
 
-def test_momentum_of_each_number_does_not_swing_about_the_goal() -> None:
-    # Devices bring the model half of the way to 0. Plain momentum shoots past it and comes back, for many rounds.
+def test_restart_each_prevents_momentum_oscillation() -> None:
+    # Devices move the model halfway to 0. Plain momentum overshoots and returns, for many rounds.
     def left_after(rounds: int, restart: Any) -> float:
         w, state = np.array([1.0, -3.0], np.float32), dict[str, Any]()
         settings = AvgM(momentum=0.9, weighting="uniform", restart=restart)

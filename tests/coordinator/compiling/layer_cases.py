@@ -1,6 +1,6 @@
-"""The layers that compile, each in a small model that a test compiles; the table in docs/models.md is made of these.
+"""Small models with each layer that compiles; tests compile them, and they generate the table in docs/models.md.
 
-Several layers share a model, since compiling one takes a second; an error names the tensor that is off.
+Several layers share a model, because compiling one takes a second; an error names the tensor.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coordinator.models.torchvision_import import make_torchvision_importable
+from coordinator.models.torchvision_models import make_torchvision_importable
 from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SEQUENCE = InputSpec((5, 8))
 
 @dataclass(frozen=True)
 class LayerCase:
-    """A row of the table: layers, what is worth knowing of them, and a model that has them all."""
+    """A row of the table: layers, a remark about them, and a model that contains them all."""
 
     layers: str
     make: Callable[[], list[nn.Module]]
@@ -36,7 +36,9 @@ class LayerCase:
     spec: InputSpec = IMAGE
 
     def model(self) -> nn.Module:
-        """The layers between others, so that their input's gradient counts too, and a linear layer for the logits."""
+        """Return the layers between others, so that their input's gradient is also needed, and a linear layer for the
+        logits.
+        """
         torch.manual_seed(0)
         body = nn.Sequential(*self.make()).eval()
         with torch.no_grad():
@@ -57,7 +59,7 @@ class Function(nn.Module):
 
 
 class Outputs(nn.Module):
-    """A recurrent layer's outputs and last states, side by side."""
+    """Returns a recurrent layer's outputs and last states, joined along the last axis."""
 
     def __init__(self, layer: nn.RNNBase) -> None:
         super().__init__()
@@ -76,7 +78,7 @@ def mix(channels: int = 4) -> nn.Conv2d:
 
 
 def between(*layers: nn.Module) -> list[nn.Module]:
-    """Each of the layers after a convolution, and the next one after another."""
+    """Applies each of the layers after a convolution."""
     return [each for layer in layers for each in (mix(), layer)]
 
 
@@ -85,7 +87,7 @@ def volume(*layers: nn.Module) -> list[nn.Module]:
 
 
 def attention(self: Function, x: Tensor) -> Tensor:
-    """With the weights that nobody asks for, which torch computes in another way, and without."""
+    """Attention with the weights as an output, which torch computes in another way, and without."""
     first, second = self.layers
     x = x + first(x, x, x)[0]
     turned = x.transpose(0, 1)

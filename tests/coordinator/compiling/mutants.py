@@ -1,6 +1,6 @@
-"""Wrong graphs, made of a right one: each differs from it in one place, as a mistake in the compiler would.
+"""Wrong graphs, made from a correct one with a single change each, like a mistake in the compiler.
 
-`python -m tests.coordinator.compiling.mutants` judges all of them and counts; the tests take some of every kind.
+`python -m tests.coordinator.compiling.mutants` judges and counts all of them; the tests use some of every kind.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from torch import nn
 
 from coordinator.compiling import checking, compile_kit
 from coordinator.compiling.checking import Exam
-from coordinator.compiling.dropout import with_fed_dropout
-from coordinator.compiling.learning import classifying
-from coordinator.compiling.noise import learn_draws
-from coordinator.compiling.preprocessing import normalised
-from coordinator.compiling.samples import like
+from coordinator.compiling.losses import classifying
+from coordinator.compiling.normalisation import normalised
+from coordinator.compiling.probes import like
+from coordinator.compiling.randomness import learn_draws, with_fed_dropout
 from coordinator.compiling.tracing import Trainee
 from sojourn.errors import SojournError
 from sojourn.model.graphs import Graphs
-from sojourn.model.session import REFUSED
+from sojourn.model.session import RUNTIME_ERRORS
 from sojourn.protocol.spec import InputSpec, Kit
 from sojourn.randomness import noise
 
 SPEC = InputSpec((3, 8, 8))
 CLASSES = ("a", "b", "c", "d")
-CHANGED = 1e-4
-"""Of a tensor's length: a mutant that is further from the right graph than this is wrong, not rounded otherwise."""
+WRONG = 1e-4
+"""The minimum difference from the correct graph, relative to a tensor's norm, that counts as wrong and not as rounding.
+"""
 OTHERS = {
     "Add": "Sub",
     "Sub": "Add",
@@ -60,7 +60,7 @@ SWAPPED = ("Sub", "Div", "MatMul", "Greater", "GreaterOrEqual")
 
 @dataclass
 class Mutant:
-    """One wrong graph."""
+    """A wrong graph."""
 
     kind: str
     where: str
@@ -68,12 +68,12 @@ class Mutant:
 
     @cached_property
     def kit(self) -> Kit:
-        """The right kit with this graph in it."""
+        """The correct kit with this graph instead."""
         return self.make()
 
 
 def network() -> nn.Module:
-    """Convolutions, norm, poolings, dropout, linear layers with biases: a bit of everything."""
+    """Return a network with convolutions, norm, poolings, dropout and linear layers with biases."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1),
@@ -92,7 +92,7 @@ def network() -> nn.Module:
 
 
 def right() -> tuple[Kit, NDArray[np.float32], Exam]:
-    """The right kit, where its training starts, and what it is compared with."""
+    """Return the correct kit, its initial vector, and the reference results."""
     mean, std = [10.0], [4.0]
     made = compile_kit(network(), SPEC, CLASSES, mean=mean, std=std, seed=1)
     fed, feed = with_fed_dropout(network())
@@ -103,7 +103,7 @@ def right() -> tuple[Kit, NDArray[np.float32], Exam]:
 
 
 def mutants(kit: Kit) -> Iterator[Mutant]:
-    """All of them, of both graphs."""
+    """Yield all mutants of both graphs."""
     for name in ("train", "predict"):
         model = onnx.load_from_string(getattr(kit, name))
         for kind, where, change in _mutations(model.graph):
@@ -117,19 +117,19 @@ def mutants(kit: Kit) -> Iterator[Mutant]:
 
 
 def fate(mutant: Mutant, kit: Kit, initial: NDArray[np.float32]) -> str:
-    """Whether its numbers are others than the right graph's, on batches that the check does not use.
+    """Whether the mutant's results differ from the correct graph's, on batches that the check does not use.
 
-    `broken`: it does not load, does not run or gives other shapes, so that onnxruntime refuses it already.
+    `broken`: it does not load or run, or has other shapes, so onnxruntime refuses it.
     """
     try:
         off = any(_off(Graphs(mutant.kit), Graphs(kit), kit, initial, draw) for draw in range(3))
-    except (*REFUSED, SojournError):
+    except (*RUNTIME_ERRORS, SojournError):
         return "broken"
     return "wrong" if off else "equal"
 
 
 def is_refused(mutant: Mutant, exam: Exam) -> bool:
-    """Whether the check of compiled kits refuses it."""
+    """Whether the check of compiled kits refuses the mutant."""
     try:
         checking.check_kit(mutant.kit, exam)
     except SojournError:
@@ -145,7 +145,7 @@ def _off(mutant: Graphs, graphs: Graphs, kit: Kit, initial: NDArray[np.float32],
     drawn = noise(seed, 7, 9, kit.noise)
     pairs = [(a.logits(vector, x), a.loss_and_gradient(vector, x, y, drawn)) for a in (mutant, graphs)]
     here, there = ([np.array([loss]), logits, *kit.model.split(g).values()] for logits, (loss, g) in pairs)
-    return any(_length(a - b) > CHANGED * _length(b) for a, b in zip(here, there, strict=True))
+    return any(_length(a - b) > WRONG * _length(b) for a, b in zip(here, there, strict=True))
 
 
 def _length(values: NDArray[np.generic]) -> float:
@@ -154,7 +154,7 @@ def _length(values: NDArray[np.generic]) -> float:
 
 
 def _mutations(graph):
-    """The kind of each, where it is, and what makes it of a copy of the graph."""
+    """Yield the kind and place of each mutation, and a function that applies it to a copy of the graph."""
     makers = (_outputs, _terms, _operators, _operands, _attributes, _noise)
     for at, node in enumerate(graph.node):
         where = f"{node.op_type} {node.output[0]}"
@@ -167,7 +167,7 @@ def _mutations(graph):
 
 
 def _outputs(node):
-    """The value behind a node, with the wrong sign, doubled, and a hundredth too large."""
+    """Change a node's output: the wrong sign, doubled, or one percent too large."""
     for kind, factor in (("wrong sign", -1.0), ("twice as much", 2.0), ("a hundredth more", 1.01)):
 
         def change(graph, node, at, factor=factor) -> None:
@@ -181,7 +181,7 @@ def _outputs(node):
 
 
 def _terms(node):
-    """A term, a factor or a bias is forgotten."""
+    """Remove a term, a factor or a bias."""
     for keep in range(2) if node.op_type in ("Add", "Sub", "Mul", "Div") else ():
 
         def change(graph, node, at, keep=keep) -> None:
@@ -214,7 +214,7 @@ def _operands(node):
 
 
 def _attributes(node):
-    """Axes, paddings, strides, groups and flags, each otherwise than they were."""
+    """Change axes, paddings, strides, groups and flags."""
     for number, attribute in enumerate(node.attribute):
         value = helper.get_attribute_value(attribute)
         for changed in _other_values(value):
@@ -238,7 +238,7 @@ def _other_values(value):
 
 
 def _noise(node):
-    """Dropout that does not look at its noise."""
+    """Make dropout ignore its noise."""
     for number, name in enumerate(node.input):
         if name.startswith("noise_"):
 
@@ -250,7 +250,7 @@ def _noise(node):
 
 
 def _constants(values):
-    """Constants of the graph: shapes and axes that are off by one, numbers that are off by a hundredth or zero."""
+    """Change constants of the graph: shapes and axes by one, floats by one percent or to zero."""
     if values.dtype.kind == "f":
         yield "a constant is off", (values * np.float32(1.01)).astype(values.dtype)
         yield "a constant is zero", np.zeros_like(values)
@@ -261,7 +261,7 @@ def _constants(values):
 
 
 def main() -> None:
-    """Judge all, and print the count."""
+    """Judge all mutants and print the counts."""
     kit, initial, exam = right()
     counts: dict[str, Counter[str]] = {}
     for mutant in mutants(kit):

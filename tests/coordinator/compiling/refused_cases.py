@@ -1,4 +1,4 @@
-"""What is refused, with what to use instead: tests compile each, and the table in docs/models.md is made of these."""
+"""Models that are refused, with their replacements; tests compile them, and the table in docs/models.md lists them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ IMAGE = InputSpec((2, 6, 6))
 
 @dataclass(frozen=True)
 class RefusedCase:
-    """A row of the table: what is refused, what to use, and what the error says of both."""
+    """A row of the table: what is refused, its replacement, and words that the error must contain."""
 
     what: str
     instead: str
     layer: Callable[[], nn.Module]
     spec: InputSpec
-    says: tuple[str, ...]
+    words: tuple[str, ...]
 
     def model(self) -> nn.Module:
-        """The layer in a model."""
+        """Return a model with the layer."""
         last = nn.LazyLinear(3) if "lazy" in self.what else nn.Linear(72 if self.spec is IMAGE else 6, 3)
         return nn.Sequential(self.layer(), nn.Flatten(), last)
 
@@ -69,7 +69,7 @@ REFUSED_CASES = (
         "an Embedding without them",
         lambda: nn.Embedding(7, 6, max_norm=1.0),
         WORDS,
-        ("'0' (Embedding)", "max_norm", "leave it out"),
+        ("'0' (Embedding)", "max_norm", "remove it"),
     ),
     RefusedCase("RReLU", "LeakyReLU", nn.RReLU, IMAGE, ("'0' (RReLU)", "use LeakyReLU")),
     RefusedCase(
@@ -98,7 +98,7 @@ REFUSED_CASES = (
         "`F.dropout(x, p, self.training)`",
         lambda: Function(lambda _self, x: functional.dropout(x, 0.5)),
         IMAGE,
-        ("'0' (Function)", "in prediction too", "self.training"),
+        ("'0' (Function)", "in prediction", "self.training"),
     ),
     RefusedCase(
         "other randomness inside `forward`",
@@ -136,6 +136,6 @@ REFUSED_CASES = (
         ("'0.layers.0' (GRUCell)", "4,000", "nn.GRU"),
     ),
     RefusedCase(
-        "lazy layers", "layers with their sizes", nn.Identity, IMAGE, ("'2' (LazyLinear)", "give the size instead")
+        "lazy layers", "layers with their sizes", nn.Identity, IMAGE, ("'2' (LazyLinear)", "replace the lazy layer")
     ),
 )

@@ -1,4 +1,4 @@
-"""BatchNorm, compiled, against torch's own layer: loss, gradient and running statistics, and what torch leaves open."""
+"""Tests of compiled BatchNorm against torch's layer: loss, gradient and running statistics."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from coordinator.compiling import compile_kit
-from coordinator.compiling.baking import bake
-from coordinator.compiling.batchnorm import with_plain_batchnorm
+from coordinator.compiling.normalisation import with_plain_batchnorm
+from coordinator.compiling.prediction_model import bake
 from sojourn.errors import GraphRefused, ModelError
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.protocol.spec import InputSpec
@@ -58,7 +58,7 @@ def compiled(module: nn.Module, spec: InputSpec, **how: Any) -> Compiled:
 
 
 def moved(module: nn.Module) -> nn.Module:
-    """The module with statistics of a model that was trained before."""
+    """Return the module with statistics of a model that was trained before."""
     torch.manual_seed(5)
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
@@ -70,7 +70,7 @@ def moved(module: nn.Module) -> nn.Module:
 
 
 def numbers(module: nn.Module) -> np.ndarray:
-    """The vector that a module is: what is trained, then its statistics."""
+    """Return the vector of a module: the trained tensors, then its statistics."""
     parts = [p for p in module.parameters() if p.requires_grad]
     state = [b for name, b in module.named_buffers() if not name.endswith("num_batches_tracked")]
     return np.concatenate([part.detach().numpy().reshape(-1) for part in (*parts, *state)])
@@ -82,7 +82,7 @@ def batch(spec: InputSpec, size: int, seed: int = 0) -> tuple[np.ndarray, np.nda
 
 
 def by_torch(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
-    """The loss and the gradient as anyone would compute them; the module's own statistics change."""
+    """Compute the loss and the gradient with torch; the module's statistics change."""
     module.zero_grad()
     loss = nn.functional.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(y))
     loss.backward()
@@ -94,13 +94,13 @@ def by_torch(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[float, np
 @pytest.mark.parametrize(
     ("make", "spec"), [(Images, InputSpec((2, 7, 7))), (volumes, InputSpec((2, 3, 2, 2)))], ids=["images", "volumes"]
 )
-def test_loss_gradient_and_statistics_are_torchs(make, spec) -> None:
+def test_loss_gradient_and_statistics_match_torch(make, spec) -> None:
     torch.manual_seed(2)
     module = moved(make())
     made = compiled(module, spec)
-    graphs, learnt, vector = Graphs(made.kit), made.kit.model.learnt, made.initial.copy()
+    graphs, learned, vector = Graphs(made.kit), made.kit.model.learned, made.initial.copy()
     assert np.array_equal(vector, numbers(module))
-    assert made.kit.model.size - learnt == sum(b.numel() for b in module.buffers() if b.dim())
+    assert made.kit.model.size - learned == sum(b.numel() for b in module.buffers() if b.dim())
     module.train()
     for size in (4, 2, 7):
         x, y = batch(spec, size, size)
@@ -108,12 +108,12 @@ def test_loss_gradient_and_statistics_are_torchs(make, spec) -> None:
         ours, mine, state = graphs.loss_gradient_and_state(vector, x, y)
         assert ours == pytest.approx(loss, rel=1e-5)
         np.testing.assert_allclose(mine, gradient, rtol=1e-4, atol=2e-6)
-        np.testing.assert_allclose(state, numbers(module)[learnt:], rtol=2e-6, atol=1e-6)
-        vector[learnt:] = state
+        np.testing.assert_allclose(state, numbers(module)[learned:], rtol=2e-6, atol=1e-6)
+        vector[learned:] = state
     module.eval()
     x, _ = batch(spec, 3)
     theirs = module(torch.from_numpy(x)).detach().numpy()
-    vector[:learnt] = numbers(module)[:learnt]
+    vector[:learned] = numbers(module)[:learned]
     np.testing.assert_allclose(graphs.logits(vector, x), theirs, rtol=1e-5, atol=1e-5)
     session = onnxruntime.InferenceSession(bake(made.kit, vector))
     np.testing.assert_allclose(session.run(None, {"x": x})[0], theirs, rtol=1e-5, atol=1e-5)
@@ -129,23 +129,23 @@ def rows_compiled() -> Compiled:
     return compiled(rows(), FLAT)
 
 
-def test_one_value_per_channel_is_normalised_by_the_running_statistics_and_leaves_them() -> None:
+def test_single_value_per_channel_uses_running_statistics() -> None:
     module, made = rows(), rows_compiled()
-    (x, y), learnt = batch(FLAT, 1), made.kit.model.learnt
+    (x, y), learned = batch(FLAT, 1), made.kit.model.learned
     with pytest.raises(ValueError, match="more than 1 value"):
         by_torch(module.train(), x, y)
     loss, gradient = by_torch(module.eval(), x, y)
     ours, mine, state = Graphs(made.kit).loss_gradient_and_state(made.initial, x, y)
     assert ours == pytest.approx(loss, rel=1e-6)
     np.testing.assert_allclose(mine, gradient, rtol=1e-5, atol=1e-7)
-    assert np.array_equal(state, made.initial[learnt:])
+    assert np.array_equal(state, made.initial[learned:])
     plain = with_plain_batchnorm(rows(), "merge").train()
     assert by_torch(plain, x, y)[0] == pytest.approx(loss, rel=1e-6)
-    # Two samples have a deviation, and change it.
+    # Two samples have a deviation, and change the statistics.
     assert not np.array_equal(Graphs(made.kit).loss_gradient_and_state(made.initial, *batch(FLAT, 2))[2], state)
 
 
-def test_frozen_statistics_are_constants_and_scale_and_shift_are_trained() -> None:
+def test_frozen_statistics_are_constant_and_affine_part_trains() -> None:
     module, made = rows().eval(), compiled(rows(), FLAT, batchnorm="frozen")
     assert made.kit.model.state == 0
     assert made.kit.model.size == sum(p.numel() for p in module.parameters())
@@ -157,7 +157,7 @@ def test_frozen_statistics_are_constants_and_scale_and_shift_are_trained() -> No
     np.testing.assert_allclose(mine, gradient, rtol=1e-5, atol=1e-6)
 
 
-def test_a_layer_whose_parameters_are_frozen_keeps_its_statistics() -> None:
+def test_layer_with_frozen_parameters_keeps_statistics() -> None:
     module = rows()
     module[:2].requires_grad_(requires_grad=False)  # type: ignore[index]
     made = compiled(module, FLAT, whole=True)
@@ -167,21 +167,21 @@ def test_a_layer_whose_parameters_are_frozen_keeps_its_statistics() -> None:
     assert Graphs(made.kit).loss_and_gradient(made.initial, x, y)[0] == pytest.approx(loss, rel=1e-6)
 
 
-def test_the_probe_tells_the_state_and_a_runtime_that_errs_in_it_is_refused() -> None:
+def test_probe_covers_state_and_rejects_stale_runtime() -> None:
     kit = rows_compiled().kit
     assert kit.probe.state
 
     class Stale(Graphs):
-        def loss_gradient_and_state(self, vector, x, y, noise=(), beside=(), streams=None):
-            loss, gradient, _ = super().loss_gradient_and_state(vector, x, y, noise, beside, streams)
-            return loss, gradient, vector[self._kit.model.learnt :]
+        def loss_gradient_and_state(self, vector, x, y, noise=(), reference_models=(), streams=None):
+            loss, gradient, _ = super().loss_gradient_and_state(vector, x, y, noise, reference_models, streams)
+            return loss, gradient, vector[self._kit.model.learned :]
 
     assert check_probe(kit, Graphs(kit)) is None
     assert "state after the probe" in (check_probe(kit, Stale(kit)) or "")
 
 
-def test_a_kit_whose_state_is_not_said_is_refused() -> None:
-    """As an agent from before there was state reads it, which passes over what it does not know."""
+def test_kit_with_undeclared_state_is_rejected() -> None:
+    """Read the kit as an agent without support for state, which ignores unknown fields."""
     kit = rows_compiled().kit
     unknowing = msgspec.structs.replace(kit, model=msgspec.structs.replace(kit.model, state=0))
     probe = msgspec.structs.replace(kit.probe, state=(), spread=())
@@ -190,7 +190,7 @@ def test_a_kit_whose_state_is_not_said_is_refused() -> None:
 
 
 class Own(nn.BatchNorm1d):
-    """A layer of one's own."""
+    """A custom layer."""
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ class Own(nn.BatchNorm1d):
         (nn.BatchNorm2d(6), ["'0' (BatchNorm2d)", "4 axes"]),
     ],
 )
-def test_what_is_refused_says_what_to_use(layer: nn.Module, words: list[str]) -> None:
+def test_rejected_layer_names_alternative(layer: nn.Module, words: list[str]) -> None:
     with pytest.raises(ModelError) as caught:
         compiled(nn.Sequential(layer, nn.Linear(6, 3)), FLAT)
     assert [word for word in words if word not in str(caught.value)] == []

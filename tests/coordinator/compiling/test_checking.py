@@ -1,4 +1,4 @@
-"""What the check lets pass and what it refuses: rounding and kinks on one side, wrong graphs on the other."""
+"""Tests of the check of compiled kits: it accepts rounding and kinks, and refuses wrong graphs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coordinator.compiling import checking, compile_kit, kits, probing
+from coordinator.compiling import checking, compile_kit, kits, probes
 from coordinator.compiling.checking import Exam, Kind, check_kit, kinds
-from coordinator.compiling.learning import classifying
-from coordinator.compiling.noise import NoiseFeed
-from coordinator.compiling.preprocessing import normalised
-from coordinator.compiling.reference import exact, nudged, rounded
-from coordinator.compiling.samples import Batch, like
+from coordinator.compiling.losses import classifying
+from coordinator.compiling.normalisation import normalised
+from coordinator.compiling.probes import Batch, exact, like, nudged, rounded
+from coordinator.compiling.randomness import NoiseFeed
 from coordinator.compiling.tracing import Trainee
 from coordinator.models import build
 from sojourn.errors import ModelError
@@ -27,9 +26,10 @@ from sojourn.protocol.spec import InputSpec, Kit
 from tests.coordinator.compiling import mutants
 from tests.coordinator.compiling.mutants import CLASSES, fate, is_refused
 
-EACH, MOST = 1, 5
-"""Wrong graphs of a kind that are judged, of so many that are made; `python -m tests.coordinator.compiling.mutants`
-judges all."""
+JUDGED, TRIED = 1, 5
+"""How many wrong graphs of each kind are judged, and from how many; `python -m tests.coordinator.compiling.mutants`
+judges all.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def right() -> tuple[Kit, NDArray[np.float32], Exam]:
     return mutants.right()
 
 
-def test_wrong_graphs_of_every_kind_are_refused(right: tuple[Kit, NDArray[np.float32], Exam]) -> None:
+def test_every_kind_of_wrong_graph_is_rejected(right: tuple[Kit, NDArray[np.float32], Exam]) -> None:
     kit, initial, exam = right
     by_kind = defaultdict(list)
     for mutant in mutants.mutants(kit):
@@ -45,22 +45,22 @@ def test_wrong_graphs_of_every_kind_are_refused(right: tuple[Kit, NDArray[np.flo
     assert {"wrong sign", "twice as much", "no bias", "stale dropout", "pads is another", "axes swapped"} < set(by_kind)
     judged = 0
     for found in by_kind.values():
-        wrong = (each for each in found[len(found) // 3 :][:MOST] if fate(each, kit, initial) == "wrong")
-        for mutant in islice(wrong, EACH):
+        wrong = (each for each in found[len(found) // 3 :][:TRIED] if fate(each, kit, initial) == "wrong")
+        for mutant in islice(wrong, JUDGED):
             assert is_refused(mutant, exam), (mutant.kind, mutant.where)
             judged += 1
     assert judged >= 15
 
 
-class OffNow(Graphs):
-    """The right graphs, whose first tensor's gradient is a tenth off on some of the batches, as a kink makes it."""
+class SometimesOff(Graphs):
+    """The correct graphs, but with an error of 10 percent in the first gradient for some batches, like a kink."""
 
     def __init__(self, kit: Kit, off: list[bool]) -> None:
         super().__init__(kit)
         self._off = cycle(off)
 
-    def loss_gradient_and_state(self, vector, x, y, noise=(), beside=(), streams=None):
-        loss, gradient, state = super().loss_gradient_and_state(vector, x, y, noise, beside, streams)
+    def loss_gradient_and_state(self, vector, x, y, noise=(), reference_models=(), streams=None):
+        loss, gradient, state = super().loss_gradient_and_state(vector, x, y, noise, reference_models, streams)
         changed = gradient.copy()
         changed[:20] *= 1.1 if next(self._off) else 1.0
         return loss, changed, state
@@ -70,21 +70,21 @@ class OffNow(Graphs):
     ("off", "refused"),
     [([True, False, False, True, False], False), ([True, False, True, True, False], True), ([True], True)],
 )
-def test_a_graph_is_refused_where_most_batches_disagree(right, monkeypatch, off: list[bool], refused: bool) -> None:
+def test_graph_is_rejected_if_most_batches_disagree(right, monkeypatch, off: list[bool], refused: bool) -> None:
     kit, _, exam = right
-    monkeypatch.setattr(checking, "Graphs", lambda kit, threads: OffNow(kit, off))
+    monkeypatch.setattr(checking, "Graphs", lambda kit, threads: SometimesOff(kit, off))
     exam = Exam(exam._trainee, exam._samples, 5, 16)
     monkeypatch.setattr(exam, "kinds", (Kind(2),))
     if refused:
-        count = f"{checking.DRAWS if len(off) == 1 else 3} of 5"
-        with pytest.raises(ModelError, match=rf"the gradient of 0\.weight is off by .* of its length .*{count}"):
+        count = f"{checking.BATCHES_PER_KIND if len(off) == 1 else 3} of 5"
+        with pytest.raises(ModelError, match=rf"the gradient of 0\.weight differs by .* of its norm .*{count}"):
             check_kit(kit, exam)
     else:
         check_kit(kit, exam)
 
 
 class Kinked(nn.Module):
-    """Adds the whole second weight's share of the gradient or not, as the first's sign is."""
+    """A model whose second weight's gradient jumps with the sign of a gate."""
 
     def __init__(self, at: float) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def one_batch(module: nn.Module) -> tuple[Trainee, Batch]:
     return trainee, like(spec, module, classifying(2), (), None, None).batch(4, 1)
 
 
-def test_a_kink_beside_the_vector_shows_when_it_is_nudged() -> None:
+def test_kink_near_vector_is_found_by_nudging() -> None:
     torch.manual_seed(0)
     shown = {}
     for at in (0.3 + 1e-7, 0.4):
@@ -116,8 +116,8 @@ def test_a_kink_beside_the_vector_shows_when_it_is_nudged() -> None:
     assert shown[0.3 + 1e-7] >= 7
 
 
-class SaysFloat(nn.Module):
-    """A model that asks for float32 itself, and holds a constant that is no buffer."""
+class CastsToFloat(nn.Module):
+    """A model that casts to float32, and has a constant that is not a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,9 +129,9 @@ class SaysFloat(nn.Module):
         return logits
 
 
-def test_the_truth_is_in_double_precision_also_where_a_model_says_float() -> None:
+def test_reference_uses_double_precision_despite_float_casts() -> None:
     torch.manual_seed(0)
-    module = SaysFloat()
+    module = CastsToFloat()
     trainee, batch = one_batch(module)
     truth = exact(trainee, trainee.initial.numpy(), batch)
     weight, bias = (p.detach().numpy().astype(np.float64) for p in (module.linear.weight, module.linear.bias))
@@ -141,8 +141,10 @@ def test_the_truth_is_in_double_precision_also_where_a_model_says_float() -> Non
     assert np.abs(rounded(trainee, trainee.initial.numpy(), batch).outputs - logits).max() > 1e-9
 
 
-def test_no_seed_is_bad_luck() -> None:
-    """Of seeds 0 to 29 a fixed tolerance refused 4 of `cnn` and half of `resnet8` at 64x64; these are quicker."""
+def test_check_passes_for_every_seed() -> None:
+    """With a fixed tolerance, 4 of 30 seeds of `cnn` and half of those of `resnet8` at 64x64 were refused; these are
+    quicker.
+    """
     spec = InputSpec((3, 32, 32))
     kit = compile_kit(build("cnn", spec, 4, {}, 0), spec, CLASSES, mean=[160.0], std=[90.0], seed=0).kit
     for seed in range(1, 4):
@@ -151,9 +153,9 @@ def test_no_seed_is_bad_luck() -> None:
         check_kit(kit, Exam(trainee, like(spec, module, classifying(4), (), [160.0], [90.0]), seed, 16))
 
 
-def test_the_jobs_batch_is_among_the_sizes_and_a_huge_one_is_not() -> None:
+def test_batch_sizes_include_job_batch_up_to_a_limit() -> None:
     assert [kind.size for kind in kinds(10)] == [1, 2, 7, 10, 3, 5]
-    assert max(kind.size for kind in kinds(4096)) == checking.MOST_SAMPLES
+    assert max(kind.size for kind in kinds(4096)) == checking.MAX_SAMPLES
 
 
 def linear(**options: Any) -> Kit:
@@ -161,7 +163,7 @@ def linear(**options: Any) -> Kit:
     return compile_kit(nn.Linear(3, 4), InputSpec((3,)), CLASSES, mean=None, std=None, seed=2, **options).kit
 
 
-def test_a_probe_that_this_runtime_misses_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_probe_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     first = linear().probe
     missed = [first]
     monkeypatch.setattr(kits, "check_probe", lambda kit, _graphs: "off" if kit.probe in missed else None)
@@ -172,19 +174,19 @@ def test_a_probe_that_this_runtime_misses_gives_way_to_another(monkeypatch: pyte
         linear()
 
 
-def test_a_spread_is_named_only_where_the_plain_vector_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spread_is_used_only_if_plain_vector_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert linear().probe.spread == ()
-    monkeypatch.setattr(probing, "PLAIN", ())
+    monkeypatch.setattr(probes, "PLAIN", ())
     probe = linear().probe
     assert len(probe.spread) == 2
     assert all(0 < each < 1 for each in probe.spread)
 
 
-def test_the_steps_are_told_in_order() -> None:
-    told: list[str] = []
-    compile_kit(nn.Linear(3, 4), InputSpec((3,)), CLASSES, mean=None, std=None, seed=2, report=told.append)
+def test_compile_steps_are_reported_in_order() -> None:
+    reported: list[str] = []
+    compile_kit(nn.Linear(3, 4), InputSpec((3,)), CLASSES, mean=None, std=None, seed=2, report=reported.append)
     count = len(kinds(16))
-    assert told[:4] == [
-        "looking at the layers", "writing the training graph", "writing the prediction graph", "taking the probe",
+    assert reported[:4] == [
+        "checking the layers", "writing the training graph", "writing the prediction graph", "computing the probe",
     ]  # fmt: skip
-    assert told[4:] == [f"checking the gradient ({at} of {count})" for at in range(1, count + 1)]
+    assert reported[4:] == [f"checking the gradient ({at} of {count})" for at in range(1, count + 1)]

@@ -1,4 +1,4 @@
-"""Kits as a whole: normalisation, checks that really check, baking, repeatability."""
+"""Tests of whole kits: normalisation, the checks, baking, and repeatability."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit, exporting, translations
-from coordinator.compiling.baking import bake
+from coordinator.compiling.prediction_model import bake
 from coordinator.compiling.translations import TRANSLATIONS, registry
 from coordinator.models import build
 from sojourn.errors import ModelError
@@ -43,7 +43,7 @@ def batch(size: int) -> tuple[np.ndarray, np.ndarray]:
     return draw.standard_normal((size, *SPEC.shape), dtype=np.float32), draw.integers(0, 4, size)
 
 
-def test_normalisation_is_in_the_graph(plain: Compiled, scaled: Compiled) -> None:
+def test_graph_contains_normalisation(plain: Compiled, scaled: Compiled) -> None:
     x, y = batch(3)
     raw = x * np.array([2, 4], np.float32).reshape(2, 1, 1) + np.array([10, 20], np.float32).reshape(2, 1, 1)
     loss, gradient = Graphs(plain.kit).loss_and_gradient(plain.initial, x, y)
@@ -66,7 +66,7 @@ def deep_module() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.Dropout(0.5), nn.Sequential(nn.Linear(6, 4, bias=False)))
 
 
-def test_the_kit_names_the_weights_of_its_fully_connected_layers(plain: Compiled, scaled: Compiled) -> None:
+def test_kit_lists_weights_of_linear_layers(plain: Compiled, scaled: Compiled) -> None:
     shapes = {tensor.name: tensor.shape for tensor in plain.kit.model.tensors}
     assert plain.kit.linear == scaled.kit.linear
     assert [len(shapes[name]) for name in plain.kit.linear] == [2] * len(plain.kit.linear)
@@ -77,23 +77,23 @@ def test_the_kit_names_the_weights_of_its_fully_connected_layers(plain: Compiled
     assert alone.linear == ("weight",)
 
 
-def test_compiling_twice_gives_the_same_bytes(plain: Compiled) -> None:
+def test_compiling_twice_gives_identical_bytes(plain: Compiled) -> None:
     again = compiled()
     assert msgspec.msgpack.encode(again.kit) == msgspec.msgpack.encode(plain.kit)
     np.testing.assert_array_equal(again.initial, plain.initial)
 
 
-def test_a_wrong_gradient_is_never_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_gradient_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = torch.ops.aten.threshold_backward.default
     right = TRANSLATIONS[operator]
     wrong: dict[Any, Any] = {**TRANSLATIONS, operator: lambda g, x, t: right(g, g, t)}
     monkeypatch.setattr(translations, "TRANSLATIONS", wrong)
-    monkeypatch.setattr(exporting, "registry", registry.__wrapped__)  # listed anew
-    with pytest.raises(ModelError, match="off by"):
+    monkeypatch.setattr(exporting, "registry", registry.__wrapped__)  # list the operators again
+    with pytest.raises(ModelError, match="differs by"):
         compiled()
 
 
-def test_a_tampered_probe_is_noticed(plain: Compiled) -> None:
+def test_tampered_probe_is_detected(plain: Compiled) -> None:
     assert check_probe(plain.kit, Graphs(plain.kit)) is None
     for change in (
         {"loss": plain.kit.probe.loss + 0.01},
@@ -105,13 +105,13 @@ def test_a_tampered_probe_is_noticed(plain: Compiled) -> None:
         assert "probe" in (check_probe(kit, Graphs(kit)) or "")
 
 
-def test_kits_travel_as_one_blob(plain: Compiled) -> None:
+def test_kit_round_trips_as_one_blob(plain: Compiled) -> None:
     blob = msgspec.msgpack.encode(plain.kit)
     assert msgspec.msgpack.decode(blob, type=Kit) == plain.kit
     assert len(blob) < 64 * 1024
 
 
-def test_baked_model_predicts_alone(scaled: Compiled) -> None:
+def test_baked_model_predicts_without_kit(scaled: Compiled) -> None:
     baked = onnx.load_from_string(bake(scaled.kit, scaled.initial))
     onnx.checker.check_model(baked, full_check=True)
     assert [value.name for value in baked.graph.input] == ["x"]
@@ -126,12 +126,12 @@ def test_baked_model_predicts_alone(scaled: Compiled) -> None:
         )
 
 
-def test_baking_wants_the_right_vector(plain: Compiled) -> None:
+def test_baking_rejects_vector_of_wrong_length(plain: Compiled) -> None:
     with pytest.raises(ModelError, match="numbers"):
         bake(plain.kit, plain.initial[:-1])
 
 
-def test_compiling_leaves_the_module_and_torch_as_they_were() -> None:
+def test_compiling_does_not_change_module_or_torch_rng() -> None:
     module = deep_module().eval()
     before = torch.random.get_rng_state()
     kit = compile_kit(module, SPEC, CLASSES, mean=None, std=None, seed=2).kit

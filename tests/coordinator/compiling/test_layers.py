@@ -1,4 +1,4 @@
-"""Each layer, compiled, against torch: compile_kit itself raises where they disagree, so compiling is the assertion."""
+"""Tests of each layer against torch: compile_kit raises an error if they disagree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tests.coordinator.compiling.layer_cases import CASES, CLASSES, IMAGE, Layer
 
 
 def head(*layers: nn.Module, shape: tuple[int, ...] = IMAGE.shape, dtype: torch.dtype = torch.float32) -> nn.Sequential:
-    """The layers between others, so that their input's gradient counts too, and a linear layer for the logits."""
+    """Return the layers between others, so that their input's gradient is also needed, and a linear layer for the
+    logits.
+    """
     torch.manual_seed(0)
     body = nn.Sequential(*layers)
     with torch.no_grad():
@@ -36,8 +38,8 @@ def mix() -> nn.Conv2d:
     return nn.Conv2d(8, 8, 1)
 
 
-torch.manual_seed(0)  # else the weights below depend on who drew numbers before
-# Several layers to a model, since compiling one takes seconds; an error names the tensor that is off.
+torch.manual_seed(0)  # otherwise the weights below depend on earlier draws
+# One model has several layers, because compiling takes seconds; an error names the tensor.
 LAYERS = {
     "convolutions": [
         conv(padding=1),
@@ -81,7 +83,7 @@ def test_layer_agrees_with_torch(layers: list[nn.Module]) -> None:
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.layers)
-def test_layers_of_the_table_agree_with_torch(case: LayerCase) -> None:
+def test_layer_table_cases_agree_with_torch(case: LayerCase) -> None:
     model = case.model()
     inside = {type(layer).__name__ for layer in model.modules()}
     named = [name for name in case.layers.split(", ") if name.isidentifier()]
@@ -94,7 +96,7 @@ def operators(graph: bytes) -> set[str]:
     return {node.op_type for node in onnx.load_from_string(graph).graph.node}
 
 
-# Each way to a convolution's gradient, by the operators that only it uses.
+# Each implementation of a convolution's gradient, by the operators that only it uses.
 WAYS: dict[str, tuple[list[nn.Module], set[str]]] = {
     "large maps that keep their size": ([conv(padding=1), nn.Conv2d(8, 8, 3, padding=2, dilation=2)], set()),
     "large maps that shrink": (
@@ -116,7 +118,7 @@ WAYS: dict[str, tuple[list[nn.Module], set[str]]] = {
 
 
 @pytest.mark.parametrize(("layers", "used"), WAYS.values(), ids=WAYS)
-def test_gradient_of_a_convolution_agrees_with_torch_on_each_way(layers: list[nn.Module], used: set[str]) -> None:
+def test_convolution_gradient_agrees_with_torch_on_each_path(layers: list[nn.Module], used: set[str]) -> None:
     spec = InputSpec((4, 20, 19))
     result = compiled(head(*layers, shape=spec.shape), spec)
     assert operators(result.kit.train) & {"ConvTranspose", "Col2Im"} == used
@@ -141,7 +143,7 @@ class Residual(nn.Module):
         return logits
 
 
-def test_embedding_layer_norm_residual_and_tied_weights_agree_with_torch() -> None:
+def test_embedding_layer_norm_residual_and_ties_match_torch() -> None:
     torch.manual_seed(0)
     result = compiled(Residual(), InputSpec((5,), "int64"))
     names = [tensor.name for tensor in result.kit.model.tensors]
@@ -158,7 +160,7 @@ def test_frozen_tensors_stay_out_of_the_vector() -> None:
     assert [tensor.name for tensor in result.kit.model.tensors] == ["0.0.bias", "2.weight", "2.bias"]
 
 
-def test_dropout_noise_changes_the_loss_and_none_is_asked_without_dropout() -> None:
+def test_dropout_noise_changes_loss_and_is_absent_otherwise() -> None:
     result = compiled(head(conv(), nn.Dropout(0.5)))
     graphs = Graphs(result.kit)
     assert result.kit.noise == ((8, 7, 6),)
@@ -183,10 +185,10 @@ def _bias_loss(result: Compiled) -> float:
     return float(-torch.log_softmax(bias, 0)[torch.tensor([0, 2])].mean())
 
 
-def test_max_pool_gives_ties_to_the_first_place() -> None:
+def test_max_pool_gives_ties_to_first_position() -> None:
     result = compiled(head(nn.Conv2d(1, 1, 1), nn.MaxPool2d(2), shape=(1, 2, 2)), InputSpec((1, 2, 2)))
     x = np.ones((1, 1, 2, 2), np.float32)
     _, gradient = Graphs(result.kit).loss_and_gradient(result.initial, x, np.array([1]))
-    # Were all four places given the gradient, that of the weight would be four times that of the bias.
+    # If all four places received the gradient, that of the weight would be four times that of the bias.
     assert gradient[0] == gradient[1]
     assert gradient[0] != 0

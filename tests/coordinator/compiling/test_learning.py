@@ -1,4 +1,4 @@
-"""Tasks as graphs: losses by hand, target scaling, scores of each sample, and losses of one's own that are refused."""
+"""Tests of tasks as graphs: losses, target scaling, scores of samples, and custom losses that are refused."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coordinator.compiling import compile_kit
+from coordinator.compiling.custom_losses import CustomLoss, load_loss
 from coordinator.compiling.kits import Compiled
-from coordinator.compiling.learning import LossContext, learning_of
-from coordinator.compiling.own_losses import OwnLoss, own_loss
+from coordinator.compiling.losses import LossContext, learning_of
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.protocol.spec import InputSpec
@@ -71,7 +71,7 @@ def by_hand(task: TaskSpec, raw: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_losses_and_answers_are_those_of_the_formula(name: str) -> None:
+def test_losses_and_predictions_match_formulas(name: str) -> None:
     made, module = compiled(name)
     task, spec, _, _ = CASES[name]
     draw = np.random.default_rng(5)
@@ -95,7 +95,7 @@ def test_losses_and_answers_are_those_of_the_formula(name: str) -> None:
     assert check_probe(made.kit, graphs) is None
 
 
-def test_a_probe_with_other_targets_disagrees() -> None:
+def test_probe_with_other_targets_disagrees() -> None:
     kit = compiled("mse")[0].kit
     other = np.frombuffer(kit.probe.targets, np.float32) + 100
     wrong = msgspec.structs.replace(kit, probe=msgspec.structs.replace(kit.probe, targets=other.tobytes()))
@@ -120,7 +120,7 @@ def pinball(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def near(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
-    start = context.beside["start"]
+    start = context.reference_models["start"]
     apart = (context.features["1"] - start.features["1"]).square().mean(1)
     return (outputs - targets).square().mean(1) + 0.5 * apart + 0.1 * (outputs - start.outputs).square().mean(1)
 
@@ -131,42 +131,42 @@ def remembers(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "nan": (lambda o, _t: torch.log(o - 1e9), "is nan on made-up samples"),
+    "nan": (lambda o, _t: torch.log(o - 1e9), "is nan on generated samples"),
     "detached": (lambda o, t: (o.detach() - t).square(), "cannot be differentiated"),
     "rounded": (lambda o, t: (o.round() - t).square(), "gradient of 0"),
-    "captured": (lambda o, _t: (o - OUTSIDE).square(), "must not use a tensor from elsewhere"),
-    "aligned": (lambda o, _t: (o - ALIGNED[: len(o)]).square(), "data from outside of its arguments"),
+    "captured": (lambda o, _t: (o - OUTSIDE).square(), "must not use another tensor"),
+    "aligned": (lambda o, _t: (o - ALIGNED[: len(o)]).square(), "data other than its arguments"),
     "of a batch": (lambda o, t: (o - o.mean(0)).square() + (o - t).square(), "depends on the other samples"),
     "a whole batch": (
         lambda o, t: (o - t).square().mean() + o.var(0, correction=0).sum(),
-        "looks at a batch as a whole",
+        "depends on the batch as a whole",
     ),
     "random": (lambda o, t: (o - t + torch.randn_like(o)).square(), "random numbers"),
-    "remembers": (remembers, "asked again"),
+    "remembers": (remembers, "another result for the same input"),
     "nothing": (lambda _o, _t: None, "returns a NoneType"),
     "whole numbers": (lambda o, _t: o.argmax(1), "a tensor of torch.int64"),
-    "fails": (lambda o, _t: o @ o, "fails on made-up samples"),
+    "fails": (lambda o, _t: o @ o, "fails on generated samples"),
     "wrong shape": (lambda o, t: (o - t).square().reshape(-1), "for 6 samples"),
 }
 
 
-def own(function: Any, **changes: Any) -> Compiled:
-    task = msgspec.structs.replace(QUANTITIES, loss="nets:own", beside=changes.pop("beside", ()))
-    learning = learning_of(task, MEAN, STD, loss=OwnLoss(function, "nets:own"), own="nets:own", **changes)
+def custom(function: Any, **changes: Any) -> Compiled:
+    task = msgspec.structs.replace(QUANTITIES, loss="nets:own", reference_models=changes.pop("reference_models", ()))
+    learning = learning_of(task, MEAN, STD, loss=CustomLoss(function, "nets:own"), loss_name="nets:own", **changes)
     return compile_kit(net(4, (2,)), ROW, (), mean=None, std=None, seed=1, learning=learning)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_loss_that_is_none_is_refused_by_name(name: str) -> None:
+def test_invalid_loss_is_rejected_by_name(name: str) -> None:
     function, reason = REFUSED[name]
     with pytest.raises(ModelError, match=f"the loss nets:own .*{reason}"):
-        own(function)
+        custom(function)
 
 
-def test_a_mean_over_a_batch_is_the_mean_of_its_samples() -> None:
+def test_batch_mean_equals_mean_of_sample_losses() -> None:
     x = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
     y = np.tile(np.array(MEAN, np.float32), (5, 1))
-    kits = [own(scalar).kit, compiled("mse")[0].kit]
+    kits = [custom(scalar).kit, compiled("mse")[0].kit]
     w = compiled("mse")[0].initial
     ours, theirs = (Graphs(kit).losses(w, x, y) for kit in kits)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
@@ -175,38 +175,38 @@ def test_a_mean_over_a_batch_is_the_mean_of_its_samples() -> None:
 
 
 @pytest.mark.parametrize("function", [weighed, pinball])
-def test_losses_of_ones_own_are_compiled(function: Any) -> None:
-    made = own(function)
+def test_custom_losses_compile(function: Any) -> None:
+    made = custom(function)
     x, y = np.zeros((3, 4), np.float32), np.tile(np.array([24.0, 1250.0], np.float32), (3, 1))
     outputs = torch.from_numpy((Graphs(made.kit).outputs(made.initial, x) - MEAN) / STD)
     wanted = function(outputs, torch.ones(3, 2)).reshape(3, -1).mean(1).numpy()
     np.testing.assert_allclose(Graphs(made.kit).losses(made.initial, x, y), wanted, rtol=1e-4)
 
 
-def test_a_loss_sees_layers_and_the_model_with_which_a_visit_began() -> None:
-    made = own(near, beside=("start",), features=("1",))
+def test_loss_can_use_layers_and_start_model() -> None:
+    made = custom(near, reference_models=("start",), features=("1",))
     x, y = np.ones((3, 4), np.float32), np.tile(np.array(MEAN, np.float32), (3, 1))
     graphs, w = Graphs(made.kit), made.initial
-    alone = graphs.losses(w, x, y)  # beside itself, a model is where it began
+    alone = graphs.losses(w, x, y)  # the start model is by default the model itself
     np.testing.assert_allclose(alone, graphs.losses(w, x, y, [w]))
     assert (graphs.losses(w, x, y, [w * 0.5]) > alone).all()
-    here, there = (graphs.loss_and_gradient(w, x, y, beside=[start])[1] for start in (w, w * 0.5))
+    here, there = (graphs.loss_and_gradient(w, x, y, reference_models=[start])[1] for start in (w, w * 0.5))
     assert not np.allclose(here, there)
 
 
-def test_a_layer_that_is_not_there_is_named() -> None:
+def test_unknown_layer_is_named() -> None:
     with pytest.raises(ModelError, match="no layer 'encoder' for the loss nets:own; its layers are 0, 1, 2, 3"):
-        own(near, beside=("start",), features=("encoder",))
+        custom(near, reference_models=("start",), features=("encoder",))
 
 
-def test_a_function_that_is_not_there_is_named() -> None:
+def test_unknown_loss_function_is_named() -> None:
     with pytest.raises(ModelError, match="has no function 'mean'"):
-        own_loss("tests.coordinator.compiling.test_learning:mean", None)
+        load_loss("tests.coordinator.compiling.test_learning:mean", None)
     with pytest.raises(ModelError, match="cannot be imported"):
-        own_loss("no_such_module:loss", None)
+        load_loss("no_such_module:loss", None)
 
 
-def test_a_model_with_another_shape_is_told_what_is_wanted() -> None:
+def test_wrong_output_shape_reports_expected_shape() -> None:
     with pytest.raises(ModelError, match=r"must be \(2, 2\): a number for each quantity"):
         compile_kit(net(4, (3,)), ROW, (), mean=None, std=None, seed=1, learning=learning_of(QUANTITIES))
 
@@ -214,14 +214,14 @@ def test_a_model_with_another_shape_is_told_what_is_wanted() -> None:
 @pytest.mark.parametrize(
     ("layers", "output", "advice"),
     [
-        ([nn.Linear(4, 256), nn.Unflatten(1, (16, 16))], (256,), "Put nn.Flatten(1) behind its last layer"),
-        ([nn.Linear(4, 6)], (3, 2), "Put nn.Unflatten(1, (3, 2)) behind its last layer"),
-        ([nn.Linear(4, 6), nn.Unflatten(1, (2, 3))], (3, 2), "Put nn.Flatten(1) and nn.Unflatten(1, (3, 2)) behind"),
-        ([nn.Linear(4, 5)], (3, 2), "Let its last layer have 6 outputs, and put nn.Unflatten(1, (3, 2)) behind it"),
-        ([nn.Linear(4, 5)], (2,), "Let its last layer have 2 outputs"),
+        ([nn.Linear(4, 256), nn.Unflatten(1, (16, 16))], (256,), "Put nn.Flatten(1) after its last layer"),
+        ([nn.Linear(4, 6)], (3, 2), "Put nn.Unflatten(1, (3, 2)) after its last layer"),
+        ([nn.Linear(4, 6), nn.Unflatten(1, (2, 3))], (3, 2), "Put nn.Flatten(1) and nn.Unflatten(1, (3, 2)) after"),
+        ([nn.Linear(4, 5)], (3, 2), "Use a last layer with 6 outputs, and put nn.Unflatten(1, (3, 2)) after it"),
+        ([nn.Linear(4, 5)], (2,), "Use a last layer with 2 outputs"),
     ],
 )
-def test_outputs_of_another_shape_get_advice_that_fits(layers: list[nn.Module], output: Any, advice: str) -> None:
+def test_wrong_output_shape_gives_fitting_advice(layers: list[nn.Module], output: Any, advice: str) -> None:
     task = msgspec.structs.replace(QUANTITIES, output=output, target=Target(output))
     with pytest.raises(ModelError) as refused:
         compile_kit(

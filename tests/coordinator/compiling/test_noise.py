@@ -1,4 +1,4 @@
-"""Noise from outside for everything that drops at random, wherever the samples lie in what it asks for."""
+"""Tests of noise inputs for everything that drops at random, for any axis of the samples."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coordinator.compiling import compile_kit
-from coordinator.compiling.layers import LayerRefused
-from coordinator.compiling.noise import Draw, NoiseFeed, draw_between, learn_draws
+from coordinator.compiling.layer_errors import LayerRefused
+from coordinator.compiling.randomness import Draw, NoiseFeed, draw_between, learn_draws
 from fleet_sim.engines.engine import Network
 from fleet_sim.engines.torch_graphs import TorchGraphs
 from sojourn.model.graphs import Graphs
@@ -30,19 +30,19 @@ STEPS = InputSpec((5, 4))
         ((1, 1), (1, 1), Draw((1, 1), None)),
     ],
 )
-def test_two_batches_show_where_the_samples_lie(first: tuple[int, ...], second: tuple[int, ...], draw: Draw) -> None:
+def test_sample_axis_is_found_from_two_batches(first: tuple[int, ...], second: tuple[int, ...], draw: Draw) -> None:
     assert draw_between(first, second, (2, 3)) == draw
-    assert draw.laid_out(torch.zeros(2, *draw.shape)).shape == first
-    assert draw.laid_out(torch.zeros(3, *draw.shape)).shape == second
+    assert draw.arranged(torch.zeros(2, *draw.shape)).shape == first
+    assert draw.arranged(torch.zeros(3, *draw.shape)).shape == second
 
 
-def test_noise_by_pairs_of_samples_is_refused() -> None:
+def test_noise_per_sample_pair_is_rejected() -> None:
     with pytest.raises(LayerRefused, match="random numbers"):
         draw_between((2, 2), (3, 3), (2, 3))
 
 
 class Dropping(nn.Module):
-    """Drops steps first, then by a function, then by a layer."""
+    """A model that drops steps, first by a function, then by a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Dropping(nn.Module):
         return logits
 
 
-def test_functions_take_noise_as_layers_do_and_torch_engines_too() -> None:
+def test_functions_take_external_noise_as_layers_do() -> None:
     torch.manual_seed(0)
     module = Dropping()
     made = compile_kit(module, STEPS, ("a", "b"), mean=None, std=None, seed=1)
@@ -79,7 +79,7 @@ def test_functions_take_noise_as_layers_do_and_torch_engines_too() -> None:
     assert losses[0] != losses[1]
 
 
-def test_without_dropping_nothing_is_asked_for() -> None:
+def test_model_without_dropout_needs_no_noise() -> None:
     feed = NoiseFeed()
     learn_draws(nn.Linear(4, 2), feed, torch.zeros(2, 4))
     assert feed.draws == ()

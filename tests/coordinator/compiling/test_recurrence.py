@@ -1,4 +1,4 @@
-"""Recurrent layers as single operators: what stands in for a layer is the layer, and its graph does not grow."""
+"""Tests that recurrent layers as single operators equal torch's, and that their graphs do not grow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from coordinator.compiling import Compiled, compile_kit
-from coordinator.compiling.baking import bake
-from coordinator.compiling.noise import NoiseFeed
-from coordinator.compiling.recurrence import with_recurrence
+from coordinator.compiling.prediction_model import bake
+from coordinator.compiling.randomness import NoiseFeed
+from coordinator.compiling.recurrent_layers import with_recurrence
 from sojourn.model.graphs import Graphs
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import noise
@@ -39,7 +39,7 @@ def states(layer: nn.RNNBase, batch: int) -> Tensor | tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 @pytest.mark.parametrize("given", [False, True], ids=["from zeros", "from states"])
-def test_what_stands_in_for_a_layer_answers_as_the_layer_does(make: Callable[[], nn.RNNBase], given: bool) -> None:
+def test_substitute_layer_matches_original(make: Callable[[], nn.RNNBase], given: bool) -> None:
     torch.manual_seed(0)
     layer, x = make(), torch.randn(5, 5, 3)
     stand_in = copy.deepcopy(layer)
@@ -51,7 +51,7 @@ def test_what_stands_in_for_a_layer_answers_as_the_layer_does(make: Callable[[],
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer that starts from a learnt state, its last output, and a linear layer."""
+    """A recurrent layer with a trained initial state, its last output, and a linear layer."""
 
     def __init__(self, layer: nn.RNNBase) -> None:
         super().__init__()
@@ -76,24 +76,24 @@ def operators(graph: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
-def test_a_longer_sequence_has_the_same_graph(kind: type[nn.GRU | nn.LSTM]) -> None:
+def test_longer_sequence_has_same_graph(kind: type[nn.GRU | nn.LSTM]) -> None:
     short, long = (compiled(kind(3, 4, batch_first=True), steps).kit for steps in (2, 40))
     assert operators(short.train) == operators(long.train)
     assert operators(long.predict).count(kind.__name__) == 1
 
 
-def test_a_release_has_the_layer_and_its_weights_as_constants() -> None:
+def test_release_contains_layer_with_constant_weights() -> None:
     result = compiled(nn.LSTM(3, 4, batch_first=True), 5)
     baked = onnx.load_from_string(bake(result.kit, result.initial)).graph
     layer = next(node for node in baked.node if node.op_type == "LSTM")
     assert {*layer.input[1:4]} <= {tensor.name for tensor in baked.initializer}
 
 
-def test_a_sequence_of_one_step_compiles() -> None:
+def test_one_step_sequence_compiles() -> None:
     assert compiled(nn.LSTM(3, 4, 2, batch_first=True), 1).kit.noise == ()
 
 
-def test_dropout_between_layers_takes_its_noise_from_outside() -> None:
+def test_dropout_between_layers_takes_external_noise() -> None:
     result = compiled(nn.GRU(3, 4, 2, dropout=0.5, batch_first=True), 6)
     assert result.kit.noise == ((6, 4),)
     graphs, x, y = Graphs(result.kit), np.ones((2, 6, 3), np.float32), np.array([0, 2])

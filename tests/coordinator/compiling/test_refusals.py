@@ -1,4 +1,4 @@
-"""What cannot be compiled says which layer it is, and what to use instead."""
+"""Tests that errors of models that cannot be compiled name the layer and a replacement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refusal(module: nn.Module, spec: InputSpec = FLAT, **options: list[float]) -
 
 
 class Inner(nn.Module):
-    """A linear model whose forward pass is given."""
+    """A linear model with a given forward pass."""
 
     count: Tensor
 
@@ -62,55 +62,55 @@ def by_batch(inner: Inner, x: Tensor) -> Tensor:
     [
         (counting, ["'1' (Inner)", "buffer", "count"]),
         (branching, ["'1' (Inner)"]),
-        (by_batch, ["size of a batch"]),
+        (by_batch, ["batch size"]),
     ],
 )
-def test_what_is_not_a_pure_function_is_refused(body: object, words: list[str]) -> None:
+def test_impure_model_is_rejected(body: object, words: list[str]) -> None:
     text = refusal(nn.Sequential(nn.Tanh(), Inner(body)))
     assert [word for word in words if word not in text] == []
 
 
 @pytest.mark.parametrize("case", REFUSED_CASES, ids=lambda case: case.what)
-def test_a_refusal_names_the_layer_and_what_to_use(case: RefusedCase) -> None:
+def test_rejection_names_layer_and_alternative(case: RefusedCase) -> None:
     with pytest.raises(ModelError) as caught:
         compile_kit(case.model(), case.spec, ("a", "b", "c"), mean=None, std=None, seed=1)
-    assert [word for word in case.says if word not in str(caught.value)] == []
+    assert [word for word in case.words if word not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize("function", [torch.lgamma, lambda x: torch.cummax(x, 1).values], ids=["lgamma", "cummax"])
-def test_an_operator_without_translation_names_its_layer(function: Callable[[Tensor], Tensor]) -> None:
+def test_untranslatable_operator_names_its_layer(function: Callable[[Tensor], Tensor]) -> None:
     text = refusal(nn.Sequential(nn.Tanh(), Inner(lambda inner, x: inner.linear(function(x)))))
     assert "'1' (Inner)" in text
-    assert "no translation of its operator" in text
+    assert "cannot be translated into a graph" in text
     assert "OpOverload" not in text
 
 
-def test_a_model_that_does_not_fit_says_so() -> None:
+def test_unsuitable_model_reports_reason() -> None:
     assert "'0' (Linear)" in refusal(nn.Sequential(nn.Linear(7, 2)))
     assert "(2, 3)" in refusal(nn.Linear(6, 3))
-    assert "no tensor to train" in refusal(nn.Flatten())
+    assert "no trainable tensor" in refusal(nn.Flatten())
 
 
-def test_a_model_without_an_answer_for_what_is_unknown_is_told_to_have_one_more_than_the_data_has_classes() -> None:
+def test_outlier_job_needs_one_output_more_than_classes() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
     with pytest.raises(
-        ModelError, match=r"2 classes and one more for what is unknown.*Let its last layer have 3 outputs"
+        ModelError, match=r"2 classes and one more for unknown samples.*Use a last layer with 3 outputs"
     ):
         compile_kit(module, InputSpec((1, 4, 4)), CLASSES, mean=None, std=None, seed=1, outliers=Outliers())
     assert "float32" in refusal(nn.Linear(6, 2).double())
 
 
-def test_what_a_model_must_answer_is_said_in_a_users_words() -> None:
+def test_wrong_output_is_explained_in_plain_words() -> None:
     single = refusal(nn.Linear(6, 1))
     assert "(2, 1)" in single
-    assert "let its last layer have 2 outputs" in single
-    assert "let its last layer have 2 outputs" in refusal(nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)))
-    assert "3 outputs, and the data 2 classes" in refusal(nn.Linear(6, 3))
+    assert "use a last layer with 2 outputs" in single
+    assert "use a last layer with 2 outputs" in refusal(nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)))
+    assert "3 outputs, and the data has 2 classes" in refusal(nn.Linear(6, 3))
     assert "or flatten them" in refusal(nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Linear(6, 2)))
     assert "returns a tuple" in refusal(Inner(lambda inner, x: (inner.linear(x), x)))
 
 
-def test_normalisation_is_checked() -> None:
+def test_invalid_normalisation_is_rejected() -> None:
     assert "std must be above 0" in refusal(nn.Linear(6, 2), std=[0.0])
     assert "5 values" in refusal(nn.Linear(6, 2), mean=[0.0] * 5)
     assert "int64" in refusal(nn.Linear(6, 2), InputSpec((6,), "int64"), mean=[0.0])
@@ -130,13 +130,13 @@ class Recurrent(nn.Module):
         return self.head(h)  # type: ignore[no-any-return]
 
 
-def test_a_recurrent_cell_in_a_loop_compiles() -> None:
+def test_recurrent_cell_in_a_loop_compiles() -> None:
     kit = compile_kit(Recurrent(nn.GRUCell(3, 5)), InputSpec((2, 3)), CLASSES, mean=None, std=None, seed=1).kit
     assert kit.model.size == 3 * 5 * (3 + 5 + 2) + 2 * (5 + 1)
 
 
 @pytest.mark.parametrize("module", [nn.Linear(6, 1), nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))])
-def test_one_output_is_told_what_a_classifier_gives(module: nn.Module) -> None:
+def test_single_output_explains_classifier_outputs(module: nn.Module) -> None:
     text = refusal(module)
     assert "one number for each class. A single output" in text
-    assert "let its last layer have 2 outputs" in text
+    assert "use a last layer with 2 outputs" in text

@@ -1,4 +1,4 @@
-"""Frozen weights stand in a kit once, and the graphs that are given them compute as before."""
+"""Tests that a kit contains frozen weights once, and that its graphs compute the same with them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit
-from coordinator.compiling.baking import bake
-from coordinator.compiling.sharing import with_shared_weights
+from coordinator.compiling.frozen_parts import with_shared_weights
+from coordinator.compiling.prediction_model import bake
 from sojourn.errors import GraphRefused
-from sojourn.model.frozen import whole
 from sojourn.model.graphs import Graphs, check_probe
-from sojourn.model.predictor import Predictor
+from sojourn.model.predictions import Predictor
+from sojourn.model.session import complete_graph
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.spec import InputSpec, Kit
 
 
 class Net(nn.Module):
-    """Frozen, trained and frozen again, with running statistics."""
+    """Frozen, trained and frozen layers, with running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def made(*, cut: bool = False) -> tuple[nn.Module, Compiled, Kit]:
     return module, compiled, with_shared_weights(compiled.kit, module)
 
 
-def test_frozen_tensors_are_in_the_kit_by_name_and_trained_ones_in_the_vector() -> None:
+def test_kit_names_frozen_tensors_and_vector_has_trained_ones() -> None:
     module, _, kit = made()
     assert [each.name for each in kit.model.tensors] == ["middle.weight", "middle.bias", "head.weight", "head.bias"]
     held = {each.name: np.frombuffer(each.data, "<f4").reshape(each.shape) for each in kit.frozen}
@@ -68,16 +68,16 @@ def test_frozen_tensors_are_in_the_kit_by_name_and_trained_ones_in_the_vector() 
         np.testing.assert_array_equal(values, state[name].numpy())
 
 
-def test_both_graphs_use_the_same_bytes() -> None:
+def test_both_graphs_share_frozen_bytes() -> None:
     _, compiled, kit = made()
     used = {each.name: each.graphs for each in kit.frozen}
     assert used["trunk.0.weight"] == used["fixed.weight"] == ("train", "predict")
-    # All but what was folded with the statistics, and the graphs' own small constants.
+    # All but the tensors that were folded with the statistics, and the graphs' small constants.
     saved = len(compiled.kit.train) + len(compiled.kit.predict) - len(kit.train) - len(kit.predict)
     assert saved > 2 * 4 * (16 * 27 + 16 + 96 * 96)
 
 
-def test_the_graphs_compute_the_same_bits() -> None:
+def test_shared_graphs_compute_identical_bits() -> None:
     module, compiled, kit = made()
     assert check_probe(kit, Graphs(kit)) is None
     before, after = Graphs(compiled.kit), Graphs(kit)
@@ -94,7 +94,7 @@ def test_the_graphs_compute_the_same_bits() -> None:
     np.testing.assert_allclose(logits, by_torch, atol=1e-5)
 
 
-def test_behind_a_trunk_they_stand_in_the_kit_once_too() -> None:
+def test_frozen_tensors_behind_trunk_are_stored_once() -> None:
     _, compiled, kit = made(cut=True)
     assert kit.trunk
     used = {each.name: each.graphs for each in kit.frozen}
@@ -116,26 +116,30 @@ def test_behind_a_trunk_they_stand_in_the_kit_once_too() -> None:
     np.testing.assert_allclose(Predictor(bake(kit, compiled.initial)).logits(x), wanted, atol=1e-5)
 
 
-def test_a_whole_graph_is_a_plain_onnx_file() -> None:
-    for graph in (whole(made()[2], "train"), whole(made()[2], "predict"), whole(made(cut=True)[2], "trunk")):
+def test_whole_graph_is_a_plain_onnx_file() -> None:
+    for graph in (
+        complete_graph(made()[2], "train"),
+        complete_graph(made()[2], "predict"),
+        complete_graph(made(cut=True)[2], "trunk"),
+    ):
         onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
 
 
-def test_a_baked_model_has_everything() -> None:
+def test_baked_model_contains_frozen_weights() -> None:
     _, compiled, kit = made()
     x = np.random.default_rng(2).standard_normal((3, 3, 10, 10)).astype(np.float32)
     wanted = Graphs(kit).logits(compiled.initial, x)
     np.testing.assert_allclose(Predictor(bake(kit, compiled.initial)).logits(x), wanted, atol=1e-5)
 
 
-def test_a_kit_travels() -> None:
+def test_kit_with_frozen_tensors_round_trips() -> None:
     _, compiled, kit = made()
     assert unpack_blob(pack_blob(kit), Kit) == kit
     assert b"frozen" not in pack_blob(compiled.kit) or compiled.kit.frozen == ()
 
 
-def test_without_its_weights_a_graph_is_not_run() -> None:
-    """Which is what an agent does that does not know them."""
+def test_graph_without_its_weights_does_not_run() -> None:
+    """Read the kit as an agent that does not support frozen tensors."""
     _, compiled, kit = made()
     old = Graphs(msgspec.structs.replace(kit, frozen=()))
     x = np.zeros((1, 3, 10, 10), np.float32)
@@ -143,27 +147,27 @@ def test_without_its_weights_a_graph_is_not_run() -> None:
         old.logits(compiled.initial, x)
 
 
-def test_lies_about_frozen_tensors_are_refused() -> None:
+def test_false_frozen_tensors_are_rejected() -> None:
     _, compiled, kit = made()
     first = kit.frozen[0]
     lies = {
         "bytes for the shape": (msgspec.structs.replace(first, shape=(1 << 30, 1 << 30)),),
-        "two of one name": (first, first),
-        "is frozen and trained": (msgspec.structs.replace(first, name="head.weight"),),
+        "two with the same name": (first, first),
+        "is both frozen and trained": (msgspec.structs.replace(first, name="head.weight"),),
         "a name that is too long": (msgspec.structs.replace(first, name="n" * 2000),),
     }
     for words, frozen in lies.items():
         with pytest.raises(GraphRefused, match=words):
             Graphs(msgspec.structs.replace(kit, frozen=frozen))
     idle = msgspec.structs.replace(compiled.kit, frozen=(first,))
-    with pytest.raises(GraphRefused, match="does not use it"):
+    with pytest.raises(GraphRefused, match="does not use the supplied tensor"):
         Graphs(idle).logits(compiled.initial, np.zeros((1, 3, 10, 10), np.float32))
     unused = msgspec.structs.replace(compiled.kit, frozen=(msgspec.structs.replace(first, graphs=()),))
     assert Graphs(unused).logits(compiled.initial, np.zeros((1, 3, 10, 10), np.float32)).shape == (1, 4)
 
 
 @pytest.mark.parametrize("graph", [b"", b"\x08", b"\x08\x09", b"\x3a\xff\xff\xff\x7f12", b"\x0b", b"\xff" * 20])
-def test_a_graph_that_is_none_is_refused(graph: bytes) -> None:
+def test_invalid_graph_is_rejected(graph: bytes) -> None:
     _, _, kit = made()
-    with pytest.raises(GraphRefused, match="the graph is refused"):
-        whole(msgspec.structs.replace(kit, train=graph), "train")
+    with pytest.raises(GraphRefused, match="the graph is rejected"):
+        complete_graph(msgspec.structs.replace(kit, train=graph), "train")

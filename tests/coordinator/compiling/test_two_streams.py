@@ -1,4 +1,4 @@
-"""Kits with a second stream: behind trunks, with dropout and BatchNorm, for other tasks; and what is refused."""
+"""Tests of kits with a second stream: with trunks, dropout and BatchNorm, for other tasks; and of refusals."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import torch
 from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit
-from coordinator.compiling.enlarging import enlarged
-from coordinator.compiling.learning import learning_of
-from coordinator.compiling.sharing import with_shared_weights
-from coordinator.compiling.stream_terms import MeanDiscrepancy, contrast, discrepancy
-from coordinator.compiling.taps import tap_of
-from coordinator.jobs.model import job_model, unstarted_model
+from coordinator.compiling.extra_layers import enlarged, tap_of
+from coordinator.compiling.frozen_parts import with_shared_weights
+from coordinator.compiling.losses import learning_of
+from coordinator.compiling.two_streams import MeanDiscrepancy, contrast, discrepancy
+from coordinator.console.signing import differences
+from coordinator.jobs.model import job_model, random_model
 from coordinator.jobs.settings import read_job
 from coordinator.models import build
-from coordinator.rounds.rebuilding import differences
 from fleet_sim.engines.engine import Network
 from fleet_sim.engines.torch_graphs import TorchGraphs
 from sojourn.errors import GraphRefused, ModelError
@@ -45,7 +44,7 @@ def seeded(make: Any) -> nn.Sequential:
 
 
 def noisy() -> nn.Sequential:
-    """With BatchNorm and dropout: a pass in training is no prediction."""
+    """A model with BatchNorm and dropout, whose pass in training differs from prediction."""
     head = nn.Sequential(nn.Flatten(), nn.Dropout(0.4), nn.Linear(48, 5), nn.ReLU(), nn.Linear(5, 3))
     return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), *head)
 
@@ -85,7 +84,7 @@ def mmd(a: Tensor, b: Tensor, widths: list[float], factor: float) -> Tensor:
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_the_discrepancy_and_its_gradient_are_those_of_the_formula(relative: bool) -> None:
+def test_discrepancy_and_gradient_match_formula(relative: bool) -> None:
     draw = np.random.default_rng(1)
     a, b = (torch.from_numpy(draw.standard_normal((6, 4))) for _ in range(2))
     rows = torch.cat([a, b])
@@ -101,16 +100,16 @@ def test_the_discrepancy_and_its_gradient_are_those_of_the_formula(relative: boo
     np.testing.assert_allclose(own, wanted, atol=1e-5 * float(wanted.abs().max()))
 
 
-def test_rows_that_are_the_same_are_not_apart_whatever_their_order() -> None:
+def test_equal_rows_have_no_discrepancy_in_any_order() -> None:
     rows = torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
     turned = rows[torch.randperm(9, generator=torch.Generator().manual_seed(2))]
     assert abs(float(MeanDiscrepancy.apply(rows, turned, False))) < 1e-5
     assert abs(float(MeanDiscrepancy.apply(rows, rows, True))) < 1e-5
     near = rows + 1e-3
-    assert float(MeanDiscrepancy.apply(near, rows, False)) > 1e-4  # small widths see it, which inner products do not
+    assert float(MeanDiscrepancy.apply(near, rows, False)) > 1e-4  # small widths detect it; inner products do not
 
 
-def test_under_the_floor_there_is_no_gradient() -> None:
+def test_discrepancy_below_floor_has_no_gradient() -> None:
     rows, there = torch.eye(4, 3, requires_grad=True), torch.zeros(4, 3)
     for floor, slope in ((1e-4, True), (1e3, False)):
         (found,) = torch.autograd.grad(
@@ -119,7 +118,7 @@ def test_under_the_floor_there_is_no_gradient() -> None:
         assert bool(found.abs().max() > 0) == slope
 
 
-def test_a_contrast_of_equals_is_log_2_and_drops_towards_the_anchor() -> None:
+def test_contrast_of_equals_is_log_2_and_drops_near_anchor() -> None:
     p, q = torch.eye(4)[:2], torch.eye(4)[2:]
     numbers = [torch.tensor(3.0), torch.tensor(0.5)]
     assert float(contrast(p, [q, q], numbers)) == pytest.approx(3 * np.log(2))
@@ -129,23 +128,23 @@ def test_a_contrast_of_equals_is_log_2_and_drops_towards_the_anchor() -> None:
 # --- graphs
 
 
-def test_models_that_train_otherwise_than_they_predict_are_compared_as_they_predict() -> None:
+def test_models_are_compared_in_prediction_mode() -> None:
     made = kit_of(noisy, Mmd(layer="penultimate"))
     graphs, (x, y, noise) = Graphs(made.kit), batch(made.kit)
     _, plain, state = graphs.loss_gradient_and_state(made.initial, x, y, noise)
     same = Streams([made.initial], [9.0])
-    told, both, left = graphs.loss_gradient_and_state(made.initial, x, y, noise, streams=same)
-    np.testing.assert_allclose(both, plain, atol=1e-6)  # the first step of a visit is plain
+    reported, both, left = graphs.loss_gradient_and_state(made.initial, x, y, noise, streams=same)
+    np.testing.assert_allclose(both, plain, atol=1e-6)  # the first step of a visit has only the plain gradient
     np.testing.assert_array_equal(left, state)
     other = made.initial * np.float32(0.7)
     again, apart, _ = graphs.loss_gradient_and_state(made.initial, x, y, noise, streams=Streams([other], [9.0]))
     assert np.abs(apart - plain).max() > 1e-3
-    assert again == told  # the loss that is told is the plain one
+    assert again == reported  # the reported loss is the plain one
     nothing = graphs.loss_gradient_and_state(made.initial, x, y, noise, streams=Streams([other], [0.0]))[1]
     np.testing.assert_allclose(nothing, plain, atol=1e-6)
 
 
-def test_a_frozen_trunk_is_run_once_for_both_streams() -> None:
+def test_frozen_trunk_runs_once_for_both_streams() -> None:
     made = kit_of(frozen, FeatureMatch())
     assert made.kit.trunk
     graphs, (x, y, _) = Graphs(made.kit), batch(made.kit)
@@ -156,7 +155,7 @@ def test_a_frozen_trunk_is_run_once_for_both_streams() -> None:
     assert np.abs(apart[1] - graphs.loss_and_gradient(made.initial, graphs.features(x), y)[1]).max() > 1e-3
 
 
-def test_the_torch_engine_takes_the_devices_graph() -> None:
+def test_torch_engine_uses_the_device_graph() -> None:
     made = kit_of(frozen, FeatureMatch())
     module, streams = seeded(frozen), Streams([made.initial * np.float32(0.5)], [2.0])
     by_torch, (x, y, _) = TorchGraphs(made.kit, Network(module, None, None, "merge")), batch(made.kit)
@@ -166,7 +165,7 @@ def test_the_torch_engine_takes_the_devices_graph() -> None:
     assert check_probe(made.kit, by_torch) is None
 
 
-def test_other_tasks_have_second_streams_too() -> None:
+def test_other_tasks_support_second_streams() -> None:
     task = TaskSpec("regression", (2,), Target((2,)), Strata(2), loss="mse")
     module = seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)))
     learning = learning_of(task, (1.0, 2.0), (3.0, 0.5))
@@ -183,18 +182,18 @@ def test_other_tasks_have_second_streams_too() -> None:
 # --- places in a model
 
 
-def test_layers_are_found_by_name_and_refused_by_name() -> None:
+def test_layers_are_found_or_rejected_by_name() -> None:
     module, x = build("cnn", IMAGE, 3, {"channels": [2], "hidden": 4}, 1), torch.zeros(2, 1, 6, 6)
     assert tap_of("penultimate", module, x, "here") == tap_of("penultimate", module, x, "here")
     assert tap_of("penultimate", module, x, "here").layer == "6"
     assert tap_of("2", module, x, "here").layer == "2"
-    with pytest.raises(ModelError, match=r"here: the model has no layer 'encoder'; take 'logits', 'penultimate', or"):
+    with pytest.raises(ModelError, match=r"here: the model has no layer 'encoder'; set 'logits', 'penultimate', or"):
         tap_of("encoder", module, x, "here")
-    with pytest.raises(ModelError, match="do not come straight out of a linear layer"):
+    with pytest.raises(ModelError, match="do not come directly from a linear layer"):
         tap_of("penultimate", nn.Sequential(module, nn.Softmax(1)), x, "here")
 
 
-def test_what_is_added_to_a_model_leaves_the_rest_as_it_was() -> None:
+def test_enlarging_a_model_keeps_its_other_weights() -> None:
     plain = build("cnn", IMAGE, 3, {"channels": [2], "hidden": 4}, 1)
     larger = enlarged(build("cnn", IMAGE, 3, {"channels": [2], "hidden": 4}, 1), Moon(projection=7), IMAGE, 1)
     own, there = plain.state_dict(), larger.state_dict()
@@ -205,47 +204,47 @@ def test_what_is_added_to_a_model_leaves_the_rest_as_it_was() -> None:
     assert there["6.second.weight"].shape == (7, 4)
     fused = enlarged(build("cnn", IMAGE, 3, {"channels": [2], "hidden": 4}, 1), Fusion(operator="conv"), IMAGE, 1)
     x = torch.randn(3, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(fused.eval()(x), plain.eval()(x))  # [I | 0] gives what the trunk gives
+    torch.testing.assert_close(fused.eval()(x), plain.eval()(x))  # [I | 0] gives the trunk's output
     assert fused.state_dict()["2.fusion.weight"].shape == (2, 4)
 
 
-# --- what a peer might send
+# --- messages of a malicious peer
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "output"),
     [
         ({"anchors": 2}, r"the two-stream graph takes .* instead of"),
         ({"scalars": 0}, r"the two-stream graph takes .* instead of"),
         ({"anchors": 0}, "a second stream with 0 frozen models"),
-        ({"scalars": 99}, "a second stream with 1 frozen models and 99 numbers"),
-        ({"values": ()}, "a second stream whose probe tells 0 values"),
-        ({"graph": b"nonsense"}, "refused"),
+        ({"scalars": 99}, "a second stream with 1 frozen models and 99 scalars"),
+        ({"values": ()}, "a second stream whose probe has 0 values"),
+        ({"graph": b"nonsense"}, "rejected"),
     ],
 )
-def test_a_graph_that_is_not_what_the_kit_says_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_graph_that_contradicts_its_kit_is_rejected(changes: dict[str, Any], output: str) -> None:
     made = kit_of(frozen, FeatureMatch())
     kit = msgspec.structs.replace(made.kit, two_stream=msgspec.structs.replace(stream_of(made.kit), **changes))
-    with pytest.raises(GraphRefused, match=said):
+    with pytest.raises(GraphRefused, match=output):
         Graphs(kit).loss_and_gradient(made.initial, *batch(kit)[:2], streams=Streams([made.initial], [1.0]))
 
 
-def test_a_runtime_that_computes_something_else_is_found_by_the_probe() -> None:
+def test_probe_detects_a_wrong_runtime() -> None:
     kit = kit_of(frozen, FeatureMatch()).kit
     off = msgspec.structs.replace(kit, two_stream=msgspec.structs.replace(stream_of(kit), norm=stream_of(kit).norm * 2))
-    assert "with a second stream the probe's gradient has norm" in str(check_probe(off, Graphs(off)))
-    assert differences(kit, off) == []  # figures of a probe are not what a signature is about
+    assert "in the two-stream graph, the probe's gradient has norm" in str(check_probe(off, Graphs(off)))
+    assert differences(kit, off) == []  # the numbers of a probe are not part of a signature
     other = msgspec.structs.replace(kit, two_stream=msgspec.structs.replace(stream_of(kit), graph=kit.train))
     assert differences(kit, other) == ["two_stream"]
 
 
-def test_weights_of_the_plain_model_go_in_before_it_is_enlarged_and_those_of_a_larger_one_as_they_are(tmp_path) -> None:
+def test_plain_weights_load_before_enlarging_larger_ones_after(tmp_path) -> None:
     path = tmp_path / "weights.pt"
     text = f'name = "it"\nstrategy = "STRATEGY"\nmodel.name = "mlp"\nmodel.start = "{path}"\ndata.test = "digits"\n'
     plain, moon = (read_job(text.replace("STRATEGY", name), "it") for name in ("fedavg", "moon"))
     spec = InputSpec((1, 8, 8))
     for job in (plain, moon):
-        given = {name: torch.full_like(each, 0.5) for name, each in unstarted_model(job, spec, 10).state_dict().items()}
+        given = {name: torch.full_like(each, 0.5) for name, each in random_model(job, spec, 10).state_dict().items()}
         torch.save(given, path)
         found = job_model(moon, spec, 10).state_dict()
         assert bool((found["1.weight"] == 0.5).all())

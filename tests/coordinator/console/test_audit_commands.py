@@ -1,4 +1,4 @@
-"""`sojourn fleet audit` and `sojourn fleet operators`: what an operator sees and types."""
+"""The commands `sojourn fleet audit` and `sojourn fleet operators`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.admin.fleet_commands import app
-from coordinator.admin.operator_roles import OperatorRoles, guarded_by, read_operators
-from coordinator.console import asking
+from coordinator.admin.settings import OperatorRoles, guarded_by, read_operators
+from coordinator.console import options
 from sojourn.errors import ConfigError
-from sojourn.protocol.audit import AuditEntry
+from sojourn.protocol.operators import AuditEntry
 from sojourn.protocol.signing import Signer, read_publics
 from tests.sojourn.protocol.test_audit import OPERATORS, log
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Told:
+class LocalEvent:
     """A connection to a coordinator that has this log."""
 
     def __init__(self, entries: list[AuditEntry]) -> None:
@@ -39,25 +39,25 @@ class Told:
 
 def run(*words: str, entries: list[AuditEntry] | None = None) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asking, "_connection", lambda **_: Told(entries or []))
+        patch.setattr(options, "_connection", lambda **_: LocalEvent(entries or []))
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
 
 ACTS = ("submit a", "stop a", "remove a")
 
 
-def test_the_log_is_shown_and_found_whole() -> None:
+def test_audit_shows_log_and_verifies_it() -> None:
     done = run("audit", entries=log(*ACTS))
     assert done.exit_code == 0
     assert "submit a" in done.output
-    assert f"3 entries, whole; the newest has the hash {log(*ACTS)[-1].digest.hex()}" in done.output
-    told = json.loads(run("audit", "--json", "--last", "1", entries=log(*ACTS)).stdout)
-    assert [it["what"] for it in told["entries"]] == ["remove a"]
-    assert told["faults"] == []
+    assert f"3 entries, complete; the newest has the hash {log(*ACTS)[-1].digest.hex()}" in done.output
+    reported = json.loads(run("audit", "--json", "--last", "1", entries=log(*ACTS)).stdout)
+    assert [it["what"] for it in reported["entries"]] == ["remove a"]
+    assert reported["faults"] == []
     assert run("audit", "--verify").exit_code == 0
 
 
-def test_a_line_that_is_gone_or_changed_is_told_and_verify_ends_with_one() -> None:
+def test_missing_or_changed_entry_is_reported_and_verify_fails() -> None:
     entries = log(*ACTS)
     short = [entries[0], entries[2]]
     assert "WRONG: entries are missing between 1 and 3" in run("audit", entries=short).output
@@ -68,19 +68,19 @@ def test_a_line_that_is_gone_or_changed_is_told_and_verify_ends_with_one() -> No
     assert "entry 2 was changed, or 3 does not follow it" in done.output
 
 
-def test_a_log_that_was_cut_short_is_found_by_the_hash_that_was_kept(tmp_path: Path) -> None:
+def test_truncated_log_is_detected_by_expected_hash(tmp_path: Path) -> None:
     entries = log(*ACTS)
     kept = entries[-1].digest.hex()
     assert run("audit", "--verify", "--expect", kept[:16], entries=log(*ACTS, "submit b")).exit_code == 0
     done = run("audit", "--verify", "--expect", kept, entries=entries[:2])
     assert done.exit_code == 1
-    assert "was cut off or written anew" in done.output
+    assert "were removed or rewritten" in done.output
     file = tmp_path / "operators.toml"
     file.write_text(f'[operators.ann]\nkey = "{OPERATORS["ann"].key}"\nrole = "owner"\n')
     assert run("audit", "--verify", "--operators-file", str(file), entries=entries).exit_code == 0
 
 
-def test_operators_come_go_and_get_another_key(tmp_path: Path) -> None:
+def test_operators_are_added_removed_and_rekeyed(tmp_path: Path) -> None:
     (tmp_path / "coordinator").mkdir()
     for name in ("ann", "vera", "new"):
         (tmp_path / f"{name}.pub").write_text(Signer.generate(tmp_path / f"{name}.key").public)
@@ -107,13 +107,13 @@ def test_operators_come_go_and_get_another_key(tmp_path: Path) -> None:
     assert "vera" in guarded_by(roles, {})[0]
 
 
-def test_a_file_that_is_spoilt_leaves_operators_as_they_were(tmp_path: Path, caplog) -> None:
+def test_broken_operators_file_keeps_previous_operators(tmp_path: Path, caplog) -> None:
     file = tmp_path / "operators.toml"
     file.write_text(f'[operators.ann]\nkey = "{OPERATORS["ann"].key}"\nrole = "owner"\n')
     roles = OperatorRoles(file)
     file.write_text("[operators")
     assert set(roles()) == {"ann"}
-    assert "the operators stay as they were" in caplog.text
+    assert "keeping the previous operators" in caplog.text
     file.unlink()
     assert set(roles()) == {"ann"}
     with pytest.raises(ConfigError):
@@ -123,8 +123,8 @@ def test_a_file_that_is_spoilt_leaves_operators_as_they_were(tmp_path: Path, cap
         read_operators(file)
 
 
-def test_what_a_coordinator_demands_is_said_at_its_start() -> None:
+def test_access_rules_are_described_at_startup() -> None:
     open_, unsigned = guarded_by(None, {})
-    assert "may ask for everything" in open_
+    assert "may request everything" in open_
     assert "jobs go to devices unsigned" in unsigned
     assert guarded_by(None, {"k": "ann"})[1] == "mandates: jobs wait until one of these has signed them: ann"

@@ -1,4 +1,4 @@
-"""`sojourn fleet status | show | history` and `sojourn job visits`, asked of a coordinator's own machine."""
+"""The commands `sojourn fleet status | show | history` and `sojourn job visits` on a real coordinator machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.admin.fleet_commands import app as fleet_app
-from coordinator.console import asking, coordinator_client, job_commands
+from coordinator.console import job_commands, options
 from coordinator.console.fleet_tables import CSV_COLUMNS, age
 from coordinator.console.strategy_commands import app as strategy_app
-from sojourn.errors import ConfigError, JobError, MachineError, UserError
-from sojourn.protocol.fleet_messages import InspectFleet
-from sojourn.protocol.messages import Jobs
+from sojourn.errors import ConfigError, JobError, MachineError
 from tests.coordinator.console.test_operator import FakeLink, operator
 from tests.coordinator.machine.cloud_bench import OPERATOR
 from tests.coordinator.machine.test_fleet_requests import visited
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
     from typer import Typer
 
-    from sojourn.protocol.messages import Message
+    from sojourn.protocol.registry import Message
 
 LONG = (
     "data: the labels in column 'kind' are no classes of the job. "
@@ -40,10 +38,10 @@ LONG = (
 
 @pytest.fixture
 def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], list[Message]]], None]:
-    """Let commands ask whoever answers like this."""
+    """Connect commands to a function that answers their requests."""
 
     def connect(answer: Callable[[Any], list[Message]]) -> None:
-        monkeypatch.setattr(asking, "_connection", lambda **_given: operator(FakeLink(answer)))
+        monkeypatch.setattr(options, "_connection", lambda **_given: operator(FakeLink(answer)))
 
     monkeypatch.setenv("COLUMNS", "80")
     return connect
@@ -76,36 +74,51 @@ def words(text: str) -> str:
 
 
 @pytest.mark.usefixtures("fleet")
-def test_status_shows_who_is_here_and_who_is_gone_for_how_long() -> None:
-    told = run(fleet_app, "status").splitlines()
-    assert told[0] == "2 devices: 1 here, 1 gone"
-    assert told[2].split() == ["a", "here", "1", "h", "s1", "1", "1", "job", "round", "1,", "done,", "1", "h", "ago"]
-    assert told[3].split()[:5] == ["b", "gone", "1", "h", "s2"]
-    assert max(len(line) for line in told) <= 80
+def test_status_lists_online_and_offline_devices_with_ages() -> None:
+    reported = run(fleet_app, "status").splitlines()
+    assert reported[0] == "2 devices: 1 connected, 1 gone"
+    assert reported[2].split() == [
+        "a",
+        "connected",
+        "1",
+        "h",
+        "s1",
+        "1",
+        "1",
+        "job",
+        "round",
+        "1,",
+        "done,",
+        "1",
+        "h",
+        "ago",
+    ]
+    assert reported[3].split()[:5] == ["b", "gone", "1", "h", "s2"]
+    assert max(len(line) for line in reported) <= 80
 
 
 @pytest.mark.usefixtures("fleet")
-def test_show_says_all_that_is_known_of_a_device_with_whole_reasons_in_80_columns() -> None:
-    told = run(fleet_app, "show", "a")
-    assert "machine     m" in told
-    assert "objectives  sgd" in told
+def test_show_prints_all_device_details_within_80_columns() -> None:
+    reported = run(fleet_app, "show", "a")
+    assert "machine     m" in reported
+    assert "objectives  sgd" in reported
     gone = run(fleet_app, "show", "b")
     assert LONG in " ".join(gone.replace("│", " ").split())
-    assert "known while it is here" in gone
+    assert "known only while connected" in gone
     assert "left" in gone
     assert "\x1b[31m=" not in gone
     assert max(len(line) for line in gone.splitlines()) <= 80
 
 
 @pytest.mark.usefixtures("fleet")
-def test_history_is_in_the_order_of_time() -> None:
-    told = run(fleet_app, "history", "--device", "b")
-    rows = [line.split() for line in told.splitlines()[1:] if line.startswith("20")]
+def test_history_is_in_chronological_order() -> None:
+    reported = run(fleet_app, "history", "--device", "b")
+    rows = [line.split() for line in reported.splitlines()[1:] if line.startswith("20")]
     assert [row[3] for row in rows] == ["joined", "declined", "left"]
 
 
 @pytest.mark.usefixtures("fleet")
-def test_whole_data_for_programs() -> None:
+def test_json_output_is_complete() -> None:
     devices = json.loads(run(fleet_app, "status", "--json"))
     assert [(it["device"], it["here"]) for it in devices] == [("a", True), ("b", False)]
     shown = json.loads(run(fleet_app, "show", "b", "--json"))
@@ -123,10 +136,10 @@ def test_whole_data_for_programs() -> None:
 
 
 @pytest.mark.usefixtures("fleet")
-def test_visits_as_a_table_and_for_a_spreadsheet(tmp_path: Path) -> None:
-    told = run(job_commands.app, "visits", "job")
-    assert f"b (round 1): declined, ={LONG}" in words(told)
-    assert max(len(line) for line in told.splitlines()) <= 80
+def test_visits_print_as_table_and_csv(tmp_path: Path) -> None:
+    reported = run(job_commands.app, "visits", "job")
+    assert f"b (round 1): declined, ={LONG}" in words(reported)
+    assert max(len(line) for line in reported.splitlines()) <= 80
     assert "declined" not in run(job_commands.app, "visits", "job", "--device", "a")
     file = tmp_path / "visits.csv"
     assert run(job_commands.app, "visits", "job", "--csv", str(file)) == f"{file}: 2 visits\n"
@@ -145,22 +158,14 @@ def test_visits_as_a_table_and_for_a_spreadsheet(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fleet")
-def test_a_name_that_was_never_seen_is_told_with_the_nearest() -> None:
-    with pytest.raises(JobError, match="no device 'bb' was ever seen here; did you mean 'b'"):
+def test_unknown_name_suggests_nearest() -> None:
+    with pytest.raises(JobError, match="no device 'bb' has ever connected; did you mean 'b'"):
         run(fleet_app, "show", "bb")
     with pytest.raises(JobError, match="there is no job 'jobs'; the jobs are: job"):
         run(job_commands.app, "visits", "jobs")
 
 
-def test_a_coordinator_of_an_earlier_version_is_told_to_be_updated(connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.console.operator.PATIENCE", 0.4)
-    connect(lambda question: [] if isinstance(question, InspectFleet) else [Jobs(question.ticket, ())])
-    with pytest.raises(UserError, match=r"'cloud' is of a version before 0\.4\.0.*update it"):
-        run(fleet_app, "status")
-    assert coordinator_client.SINCE[InspectFleet] == "0.4.0"
-
-
-def test_a_job_says_all_that_went_wrong_with_the_rounds_it_is_of(connect) -> None:
+def test_job_lists_every_failure_with_its_rounds(connect) -> None:
     bench = visited()
     state = bench.cloud.state.jobs["job"]
     report = msgspec.structs.replace(state.history[0], failures=(f"b: declined, {LONG}",))
@@ -168,27 +173,27 @@ def test_a_job_says_all_that_went_wrong_with_the_rounds_it_is_of(connect) -> Non
     state.unestimated = ("c: not estimated: declined, hot",)
     state.fleet, state.taken, state.counted_rounds = dict.fromkeys("abd"), {"a": 4, "b": 1}, 4
     connect(lambda question: sends(bench.cloud.handle(_received(question), 100.0)))
-    told = run(job_commands.app, "status", "job")
-    assert f"b: declined, {LONG} (round 1-3, 5)" in words(told)
-    assert "c: not estimated: declined, hot" in told
-    assert "in every round so far: a" in told
-    assert "here, and in no round so far: d" in told
-    assert max(len(line) for line in told.splitlines()) <= 80
+    reported = run(job_commands.app, "status", "job")
+    assert f"b: declined, {LONG} (round 1-3, 5)" in words(reported)
+    assert "c: not estimated: declined, hot" in reported
+    assert "selected in every round so far: a" in reported
+    assert "connected, but not selected in any round so far: d" in reported
+    assert max(len(line) for line in reported.splitlines()) <= 80
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(-5, "0 s"), (59, "59 s"), (61, "1 min"), (7300, "2 h"), (2e6, "23 d")])
-def test_ages(seconds: float, told: str) -> None:
-    assert age(seconds) == told
+@pytest.mark.parametrize(("seconds", "text"), [(-5, "0 s"), (59, "59 s"), (61, "1 min"), (7300, "2 h"), (2e6, "23 d")])
+def test_age_is_formatted(seconds: float, text: str) -> None:
+    assert age(seconds) == text
 
 
-def test_a_device_that_is_gone_is_forgotten_after_a_question(fleet: None) -> None:
+def test_forget_asks_before_dropping_offline_device(fleet: None) -> None:
     run = CliRunner().invoke
     asked = run(fleet_app, ["forget", "b"], input="n\n")
-    assert "Forget device b (gone for 1 h, 0 visits that count)?" in asked.output
-    assert (asked.exit_code, asked.output.splitlines()[-1]) == (1, "b stays")
+    assert "Forget device b (gone for 1 h, 0 successful visits)?" in asked.output
+    assert (asked.exit_code, asked.output.splitlines()[-1]) == (1, "b was not forgotten")
     done = run(fleet_app, ["forget", "b", "--yes"])
-    assert (done.exit_code, done.output) == (0, "b is forgotten; its visits stay in the tables of their jobs\n")
-    assert run(fleet_app, ["status"]).output.startswith("1 devices: 1 here, 0 gone")
+    assert (done.exit_code, done.output) == (0, "b is forgotten; its visits remain in the tables of their jobs\n")
+    assert run(fleet_app, ["status"]).output.startswith("1 devices: 1 connected, 0 gone")
     refused = run(fleet_app, ["forget", "a", "--yes"])
     assert isinstance(refused.exception, JobError)
     assert "stop its agent first" in str(refused.exception)

@@ -1,4 +1,4 @@
-"""Releases between operators and the coordinator: made once, told again, fetched, and served while they are taken."""
+"""Releases between operators and the coordinator: made once, sent again on repeats, fetched, and served."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from coordinator.machine.work import BuildRelease, ExportModel, ModelExported, R
 from coordinator.releases.making import Wanted
 from sojourn.errors import JobError, LinkError
 from sojourn.node.exchange import Exchange
-from sojourn.node.machine import DidNot
-from sojourn.protocol.messages import Chunk, Export, Fetch, FetchHashes, Gone, Hashes, Jobs, Refused, Submit
-from sojourn.protocol.release import HealthRules, LineView, SignedOrder
+from sojourn.node.machine import WorkFailed
+from sojourn.protocol.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
+from sojourn.protocol.operator_messages import Export, Jobs, Refused, Submit
+from sojourn.protocol.release import HealthRules, LineView, RolloutPlan, SignedOrder
 from sojourn.protocol.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
 from sojourn.store.blobs import LEAF, ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -29,70 +30,70 @@ from tests.sojourn.store.replays import sends
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sojourn.protocol.messages import Message
+    from sojourn.protocol.registry import Message
 
 GRAPH, CARD = ref_of(b"graph"), ref_of(b"card")
 ASKED = MakeRelease("m", "job", "digits", 2, "int8")
 ORDER = SignedOrder(b"order", bytes(64))
-LINE = LineView("wine", "running", "", 1, 7, 0, 7, None, (1.0,), 1, {})
+LINE = LineView("wine", "running", "", 1, 7, 0, 7, None, (1.0,), 1, {}, RolloutPlan(HealthRules(), undo=True))
 
 
-def test_a_release_is_made_once_and_told_again() -> None:
+def test_release_is_built_once_for_repeated_requests() -> None:
     bench = Bench()
     bench.running()
     bench.trained()
-    assert bench.hear(OPERATOR, ASKED)
+    assert bench.receive(OPERATOR, ASKED)
     (work,) = [work for work in bench.work.values() if isinstance(work, BuildRelease)]
     assert (work.ticket, work.operator, work.asked, work.state.name) == ("m", "operator", ASKED, "job")
-    assert bench.hear(OPERATOR, ASKED) == []
+    assert bench.receive(OPERATOR, ASKED) == []
     made = ReleaseMade("m", GRAPH, CARD)
     assert sends(bench.did(BuildRelease, ReleaseBuilt("m", "operator", GRAPH, CARD))) == [made]
-    assert sends(bench.hear(OPERATOR, ASKED)) == [made]
+    assert sends(bench.receive(OPERATOR, ASKED)) == [made]
     assert bench.cloud.live() >= {GRAPH.digest, CARD.digest}
 
 
-def test_work_on_a_release_has_a_state_of_its_own() -> None:
+def test_release_work_has_its_own_state_copy() -> None:
     bench = Bench()
     bench.running()
     bench.trained()
-    bench.hear(OPERATOR, ASKED)
+    bench.receive(OPERATOR, ASKED)
     (work,) = [work for work in bench.work.values() if isinstance(work, BuildRelease)]
     assert work.state is not bench.cloud.state.jobs["job"]
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=BuildRelease) == work
 
 
-def test_what_cannot_be_made_is_refused_and_the_job_goes_on() -> None:
+def test_impossible_release_is_refused_and_job_continues() -> None:
     bench = Bench()
-    assert sends(bench.hear(OPERATOR, ASKED)) == [Refused("m", "there is no job 'job'; the jobs are: none")]
-    bench.hear(OPERATOR, Submit("t", text()))
-    assert "it has no model yet" in sends(bench.hear(OPERATOR, ASKED))[0].reason
+    assert sends(bench.receive(OPERATOR, ASKED)) == [Refused("m", "there is no job 'job'; the jobs are: none")]
+    bench.receive(OPERATOR, Submit("t", text()))
+    assert "it has no model yet" in sends(bench.receive(OPERATOR, ASKED))[0].reason
     bench.join("s1", ("a",))
     bench.join("s2", ("b",))
     bench.compile()
     bench.plan()
-    assert "no device has trained the model of job 'job'" in sends(bench.hear(OPERATOR, ASKED))[0].reason
+    assert "no device has trained the model of job 'job'" in sends(bench.receive(OPERATOR, ASKED))[0].reason
     bench.trained()
-    bench.hear(OPERATOR, ASKED)
+    bench.receive(OPERATOR, ASKED)
     key = next(key for key, work in bench.work.items() if isinstance(work, BuildRelease))
-    assert sends(bench.tell(DidNot(key, "JobError", "they disagree"))) == [Refused("m", "they disagree")]
+    assert sends(bench.notify(WorkFailed(key, "failed", "they disagree"))) == [Refused("m", "they disagree")]
     assert bench.cloud.state.jobs["job"].status == "running"
-    assert bench.hear(OPERATOR, ASKED)  # asked again, it is tried again
+    assert bench.receive(OPERATOR, ASKED)  # a repeated request is retried
 
 
-def test_what_was_made_stays_while_the_next_is_made() -> None:
+def test_built_release_stays_while_next_is_built() -> None:
     bench = Bench()
     bench.running()
     bench.trained()
-    bench.hear(OPERATOR, ASKED)
+    bench.receive(OPERATOR, ASKED)
     bench.did(BuildRelease, ReleaseBuilt("m", "operator", GRAPH, CARD))
     for number in range(4):
         assert GRAPH.digest in bench.cloud.live()
-        bench.hear(OPERATOR, Export(f"e{number}", "job"))
+        bench.receive(OPERATOR, Export(f"e{number}", "job"))
         bench.did(ExportModel, ModelExported(f"e{number}", "operator", MODEL, 0.5, 0))
     assert GRAPH.digest not in bench.cloud.live()
 
 
-def test_the_operator_fetches_graph_and_card_and_proves_them() -> None:
+def test_operator_fetches_and_verifies_graph_and_card() -> None:
     made = release()
     refs = [ref_of(made.graph), ref_of(made.card_bytes)]
     contents = (made.graph, made.card_bytes)
@@ -101,7 +102,7 @@ def test_the_operator_fetches_graph_and_card_and_proves_them() -> None:
 
     def answer(question: Any) -> list[Message]:
         if not isinstance(question, MakeRelease):
-            return [Jobs(question.ticket, (VIEW,))]
+            return [Jobs(question.ticket, (VIEW,), "1.0.0")]
         asked.append(question)
         return [ReleaseMade(question.ticket, *inline)]
 
@@ -112,7 +113,7 @@ def test_the_operator_fetches_graph_and_card_and_proves_them() -> None:
     assert fields == ("first", "wine", 7, "int8", "notes", 0.02)
 
 
-def test_lines_are_told_and_steered() -> None:
+def test_lines_are_listed_and_steered() -> None:
     link = FakeLink(lambda question: [Releases(question.ticket, (LINE,))])
     client = operator(link)
     assert client.releases() == client.releases("wine") == (LINE,)
@@ -127,7 +128,7 @@ def test_lines_are_told_and_steered() -> None:
     refusing = operator(FakeLink(lambda question: [Refused(question.ticket, "no such line")]))
     with pytest.raises(JobError, match="no such line"):
         refusing.steer("wine", "pause")
-    wrong = operator(FakeLink(lambda question: [Jobs(question.ticket, ())]))
+    wrong = operator(FakeLink(lambda question: [Jobs(question.ticket, (), "1.0.0")]))
     with pytest.raises(LinkError, match="answered with Jobs"):
         wrong.releases()
     empty = operator(FakeLink(lambda question: [Releases(question.ticket, ())]))
@@ -147,7 +148,7 @@ class Taking:
 
     def ask(self, _to: object, message: Message) -> None:
         self.pause()
-        threading.Thread(target=self.link.tell, args=(message,)).start()
+        threading.Thread(target=self.link.notify, args=(message,)).start()
 
     def answer(self, message: Message) -> list[Message]:
         match message:
@@ -155,7 +156,7 @@ class Taking:
                 self.begun, self.wanted = True, message
                 self.exchange.pull(message.graph, ME, 0.0)
                 self.exchange.pull(message.card, ME, 0.0)
-                return [Fetch(bytes(32), 0, 1)]  # somebody else's: another operator of this name has it
+                return [Fetch(bytes(32), 0, 1)]  # another operator of this name has it
             case Hashes() | Chunk():
                 self.exchange.handle(ME, message, 0.0)
             case Gone():
@@ -165,7 +166,7 @@ class Taking:
 
 
 @pytest.mark.parametrize("size", [100, 40 * LEAF + 17])
-def test_a_rollout_is_served_until_the_coordinator_has_it(size: int) -> None:
+def test_rollout_files_are_served_until_coordinator_has_them(size: int) -> None:
     made = release()
     made = type(made)(made.card, bytes(at * 31 % 251 for at in range(size)), made.card_bytes)
     cloud = Taking()
@@ -178,23 +179,23 @@ def test_a_rollout_is_served_until_the_coordinator_has_it(size: int) -> None:
     assert cloud.gone == 0
 
 
-def test_patience_lasts_as_long_as_something_is_fetched(monkeypatch) -> None:
+def test_rollout_timeout_is_extended_while_files_are_fetched(monkeypatch) -> None:
     made = release()
     made = type(made)(made.card, bytes(150 * LEAF), made.card_bytes)
     passed: list[float] = []
     with monkeypatch.context() as patch:
-        patch.setattr(operators, "ROLLOUT_PATIENCE", 1.0)
+        patch.setattr(operators, "ROLLOUT_TIMEOUT", 1.0)
         # Time passes with each question alone, however long this machine takes to answer it.
         patch.setattr(coordinator_client, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
         cloud = Taking(lambda: passed.append(0.25))
         assert operator(cloud.link).rollout(ORDER, ORDER, made, [1.0], HealthRules()) == LINE
-    assert sum(passed) > 1.5  # longer than patience alone would last
-    monkeypatch.setattr(operators, "ROLLOUT_PATIENCE", 0.2)
+    assert sum(passed) > 1.5  # longer than timeout alone would last
+    monkeypatch.setattr(operators, "ROLLOUT_TIMEOUT", 0.2)
     with pytest.raises(LinkError, match=r"no answer from coordinator 'cloud' at here:1883 in 0.2 s"):
         operator(FakeLink(lambda _: [])).rollout(ORDER, ORDER, made, [1.0], HealthRules())
 
 
-def test_who_rolls_nothing_out_answers_no_fetch() -> None:
+def test_fetch_is_ignored_without_a_rollout() -> None:
     answers: Iterator[list[Message]] = iter([[Fetch(bytes(32), 0, 1), FetchHashes(bytes(32), 0)], []])
     link = FakeLink(lambda question: [*next(answers, []), Releases(question.ticket, (LINE,))])
     assert operator(link).releases() == (LINE,)

@@ -1,4 +1,4 @@
-"""`sojourn release create` and `show`: of a job, and of any ONNX file."""
+"""The commands `sojourn release create` and `show`, for a job and for an ONNX file."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from onnx import numpy_helper
 from typer.testing import CliRunner
 
-from coordinator.console import asking
+from coordinator.console import options
 from coordinator.console.release_commands import app
 from coordinator.releases.file import ReleaseFile, read_release
-from sojourn import extras
+from sojourn import errors
 from sojourn.errors import ConfigError, DataError, MachineError, ModelError
-from sojourn.model.predictor import Predictor
-from sojourn.protocol.release import HealthRules, LineView
+from sojourn.model.predictions import Predictor
+from sojourn.protocol.release import HealthRules, LineView, RolloutPlan
 from sojourn.protocol.wire import JobView
 from tests.coordinator.releases.release_material import linear
 from tests.coordinator.releases.test_file import release
@@ -50,10 +49,10 @@ def create(*given: str) -> str:
     return run("create", "--file", "model.onnx", "--line", "wine", "--version", "7", *given)
 
 
-def test_a_file_alone_becomes_a_release_that_nobody_measured() -> None:
-    told = create()
+def test_file_alone_becomes_an_unmeasured_release() -> None:
+    reported = create()
     card = read_release(Path("wine-7.release")).card
-    assert "not measured" in told
+    assert "not measured" in reported
     assert np.isnan(card.accuracy)
     assert (card.classes, card.model, card.probe.rows) == (("0", "1", "2"), "model.onnx", 8)
     first = Path("wine-7.release").read_bytes()
@@ -62,8 +61,8 @@ def test_a_file_alone_becomes_a_release_that_nobody_measured() -> None:
     assert len(first) == Path("again").stat().st_size
 
 
-def test_samples_give_accuracy_and_names_come_from_the_command_line() -> None:
-    told = create("--samples", "test.npz", "--class-names", "red, white,rose", "--notes", "a note")
+def test_samples_give_accuracy_and_options_give_class_names() -> None:
+    reported = create("--samples", "test.npz", "--class-names", "red, white,rose", "--notes", "a note")
     made = read_release(Path("wine-7.release"))
     with np.load("test.npz") as file:
         x, y = file["x"], file["y"]
@@ -74,8 +73,8 @@ def test_samples_give_accuracy_and_names_come_from_the_command_line() -> None:
     assert 240 / 270 <= made.card.accuracy <= 1.0
     assert round(made.card.accuracy * 270) == pytest.approx(made.card.accuracy * 270)
     assert (made.card.classes, made.card.notes) == (("red", "white", "rose"), "a note")
-    assert "270 samples" in told
-    assert "red, white, rose" in told
+    assert "270 samples" in reported
+    assert "red, white, rose" in reported
     Path("names.txt").write_text("red\nwhite\n\nrose\n")
     create("--classes-file", "names.txt")
     assert read_release(Path("wine-7.release")).card.classes == ("red", "white", "rose")
@@ -101,12 +100,12 @@ def test_labels_may_be_names() -> None:
         assert read_release(Path("wine-7.release")).card.accuracy < 0.6
 
 
-def test_int8_of_a_file_is_measured_too() -> None:
-    told = create("--samples", "test.npz", "--int8")
+def test_int8_loss_of_a_file_is_measured() -> None:
+    reported = create("--samples", "test.npz", "--int8")
     card = read_release(Path("wine-7.release")).card
     assert (card.encoding, card.tested) == ("int8", 270)
     assert abs(card.accuracy_lost) <= 0.05
-    assert "int8 cost" in told or "int8 gained" in told
+    assert "int8 cost" in reported or "int8 gained" in reported
     with pytest.raises(ConfigError, match="int8 needs --samples"):
         create("--int8")
 
@@ -114,10 +113,10 @@ def test_int8_of_a_file_is_measured_too() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([], "name a job, or an ONNX file"),
-        (["job", "--file", "model.onnx"], "name a job, or an ONNX file"),
-        (["job", "--line", "a", "--samples", "test.npz"], "go with --file"),
-        (["--file", "model.onnx", "--line", "wine"], "say which --version"),
+        ([], "name either a job, or an ONNX file"),
+        (["job", "--file", "model.onnx"], "name either a job, or an ONNX file"),
+        (["job", "--line", "a", "--samples", "test.npz"], "require --file"),
+        (["--file", "model.onnx", "--line", "wine"], "name the version with --version"),
         (["--file", "model.onnx", "--line", "Wine", "--version", "1"], "--line"),
         (["--file", "model.onnx", "--version", "1"], "--line"),
         (["--file", "model.onnx", "--line", "a", "--version", "1", "--notes", "x" * 2001], "2000 characters"),
@@ -126,13 +125,13 @@ def test_int8_of_a_file_is_measured_too() -> None:
         (["--file", "model.onnx", "--line", "a", "--version", "1", "--classes-file", "none"], "cannot be read"),
     ],
 )
-def test_what_was_said_wrong_is_said(given: list[str], words: str) -> None:
+def test_invalid_options_report_reason(given: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         run("create", *given)
     assert not list(Path().glob("*.release"))
 
 
-def test_files_that_do_not_fit_are_refused() -> None:
+def test_unsuitable_files_are_rejected() -> None:
     with pytest.raises(DataError, match=r"none\.onnx cannot be read"):
         run("create", "--file", "none.onnx", "--line", "a", "--version", "1")
     Path("wrong.onnx").write_bytes(b"wrong")
@@ -144,25 +143,28 @@ def test_files_that_do_not_fit_are_refused() -> None:
         ({"x": x, "y": np.arange(6)}, "two of each"),
         ({"x": x[:, :3], "y": np.arange(6) % 3}, "of shape"),
         ({"x": x, "y": 5 + np.arange(6) % 3}, "the label 5, but only 3 class names"),
-        ({"x": x, "y": np.array(list("aabbcc")), "classes": np.array(["a", "b"])}, "has 2 classes, and the model 3"),
+        (
+            {"x": x, "y": np.array(list("aabbcc")), "classes": np.array(["a", "b"])},
+            "2 classes, and the model has 3",
+        ),
     ):
         np.savez("odd.npz", **arrays)
         with pytest.raises(DataError, match=words):
             create("--samples", "odd.npz")
 
 
-def test_without_onnx_it_says_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda module: None if module == "onnx" else object())
-    with pytest.raises(MachineError, match=r"needs onnx, which is not installed: pip install 'sojourn\[cloud\]'"):
+def test_missing_onnx_names_package_to_install(monkeypatch) -> None:
+    monkeypatch.setattr(errors, "find_spec", lambda module: None if module == "onnx" else object())
+    with pytest.raises(MachineError, match=r"needs onnx, which is not installed: install .* pip install '\.\[cloud\]'"):
         create()
 
 
-def test_show_tells_the_card() -> None:
+def test_show_prints_the_card() -> None:
     create("--samples", "test.npz", "--class-names", "red,white,rose", "--notes", "[bold]a note")
-    told = " ".join(run("show", "wine-7.release").split())
+    reported = " ".join(run("show", "wine-7.release").split())
     made = read_release(Path("wine-7.release"))
     for word in ("wine 7", "float32 rows x 4", "red, white, rose", "[bold]a note", made.card.created, "model.onnx"):
-        assert word in told
+        assert word in reported
     with pytest.raises(DataError, match="is not a release"):
         run("show", "model.onnx")
 
@@ -194,34 +196,34 @@ class Known:
 
 
 def view(line: str, version: int, before: int, serves: int) -> LineView:
-    return LineView(line, "rolled-back", "", 4, version, before, serves, None, (1.0,), 1, {})
+    return LineView(
+        line, "rolled-back", "", 4, version, before, serves, None, (1.0,), 1, {}, RolloutPlan(HealthRules(), undo=True)
+    )
 
 
-def test_how_many_must_complain_is_told_only_if_it_is_said(monkeypatch) -> None:
-    """A coordinator of an earlier version refuses rules that it does not know."""
+def test_two_complaints_are_required_by_default(monkeypatch) -> None:
     known = Known(())
-    monkeypatch.setattr(asking, "_connection", lambda **_given: nullcontext(known))
+    monkeypatch.setattr(options, "_connection", lambda **_given: nullcontext(known))
     create()
     run("key", "release.key")
     run("rollout", "wine-7.release", "--key", "release.key")
     run("rollout", "wine-7.release", "--key", "release.key", "--quorum", "5", "--halt")
     assert known.asked == [("rollout", (HealthRules(), True)), ("rollout", (HealthRules(quorum=5), False))]
-    assert b"quorum" not in msgspec.msgpack.encode(known.asked[0][1][0])
-    assert [rules.company for _, (rules, _) in known.asked] == [2, 5]
+    assert [rules.quorum for _, (rules, _) in known.asked] == [2, 5]
 
 
 @pytest.mark.parametrize(
     ("lines", "version"),
     [((), 1), ((view("wine", 5, 4, 4), view("beer", 9, 8, 9)), 6), ((view("wine", 3, 12, 3),), 13)],
 )
-def test_the_next_version_of_a_line_is_one_more_than_it_has_had(lines, version: int, monkeypatch) -> None:
+def test_next_version_is_highest_known_plus_one(lines, version: int, monkeypatch) -> None:
     known = Known(lines)
 
     @contextmanager
     def connection(**_given: object):
         yield known
 
-    monkeypatch.setattr(asking, "_connection", connection)
+    monkeypatch.setattr(options, "_connection", connection)
     run("create", "first", "--line", "wine", "--int8", "--max-loss", "0.02", "--notes", "n")
     ((job, wanted),) = known.asked
     assert (job, wanted.line, wanted.version) == ("first", "wine", version)

@@ -1,4 +1,4 @@
-"""`sojourn strategies`: readable in a narrow terminal, and what it shows can be pasted."""
+"""The command `sojourn strategies` fits a narrow terminal, and its output can be pasted into a job file."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     return CliRunner()
 
 
-def test_the_list_has_a_line_for_each_and_fits_80_columns(narrow: CliRunner) -> None:
+def test_list_has_a_line_per_strategy_within_80_columns(narrow: CliRunner) -> None:
     lines = [line.rstrip() for line in narrow.invoke(app, []).stdout.splitlines()]
-    told = [f"{each.name:17}  {each.summary}" for each in STRATEGIES.values()]
-    assert lines[1 : 1 + len(told)] == told
+    reported = [f"{each.name:17}  {each.summary}" for each in STRATEGIES.values()]
+    assert lines[1 : 1 + len(reported)] == reported
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["strategy", "good", "for"]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_what_is_shown_is_the_paper_and_a_piece_of_a_job_file(name: str, narrow: CliRunner) -> None:
+def test_show_prints_paper_and_job_file_snippet(name: str, narrow: CliRunner) -> None:
     shown = narrow.invoke(app, ["show", name]).stdout
     each = STRATEGIES[name]
     assert each.title == shown.splitlines()[0]
     flat = " ".join(shown.split())
     assert " ".join(each.paper.split()) in flat
     assert " ".join(each.text.split()) in flat
-    assert "It asks of devices - " in flat
-    piece = shown.rpartition("as a job file has them\n")[2]
+    assert "Requirements for devices - " in flat
+    piece = shown.rpartition("Its settings in a job file\n")[2]
     assert tomllib.loads(piece)["strategy"] == name
     pasted = f'name = "it"\n{piece}\n[data]\ntest = "digits"\n'
     assert read_job(pasted, "it").parts() == named(name, "here")
 
 
-def test_braces_and_brackets_are_shown_as_they_are(narrow: CliRunner) -> None:
+def test_brackets_and_braces_are_printed_unchanged(narrow: CliRunner) -> None:
     shown = narrow.invoke(app, ["show", "fedavg"]).stdout
     assert '\n[arranger]\nname = "single"\nfraction = 1.0\n' in shown
 
 
-def test_an_unknown_name_is_told_with_the_nearest(narrow: CliRunner) -> None:
+def test_unknown_strategy_suggests_nearest(narrow: CliRunner) -> None:
     error = narrow.invoke(app, ["show", "vist"]).exception
     assert isinstance(error, ConfigError)
     assert str(error) == "the command line: there is no strategy 'vist'; did you mean 'visit'?"
 
 
-def test_it_is_a_command_of_sojourn_and_needs_neither_torch_nor_numpy() -> None:
+def test_command_loads_neither_torch_nor_numpy() -> None:
     program = (
         "import atexit, sys; from sojourn.cli import main; sys.argv = ['sojourn', 'strategies', 'show', 'visit'];"
         "atexit.register(lambda: print('LOADED', *{name.partition('.')[0] for name in sys.modules})); main()"

@@ -1,11 +1,10 @@
-"""Visits a second, from the views that were seen."""
+"""Visits per second, from past views."""
 
 from __future__ import annotations
 
 import pytest
 
-from coordinator.console.following import JobProgress
-from coordinator.console.visit_rate import VisitRate, describe_rate
+from coordinator.console.job_progress import JobProgress, VisitRate, describe_rate
 from sojourn.protocol.wire import JobView
 
 
@@ -13,7 +12,7 @@ def at(visits: int | None) -> JobProgress:
     return JobProgress(JobView("first", "visit", "mlp", "running", "", 1, 10, "train", 0.5, 2), (), visits=visits)
 
 
-def test_a_rate_is_that_of_the_last_seconds() -> None:
+def test_rate_covers_last_seconds() -> None:
     rate = VisitRate()
     assert rate.per_second(at(0), 0.0) is None
     assert rate.per_second(at(20), 4.0) == pytest.approx(5.0)
@@ -22,13 +21,13 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
     assert rate.per_second(at(80), 60.0) is None  # none has ended for long
 
 
-def test_one_that_goes_on_counts_from_where_it_was_seen_first() -> None:
+def test_running_job_counts_from_first_view() -> None:
     rate = VisitRate()
     rate.per_second(at(1000), 0.0)
     assert rate.per_second(at(1010), 5.0) == pytest.approx(2.0)
 
 
-def test_where_nobody_counts_nothing_is_told() -> None:
+def test_missing_count_gives_no_rate() -> None:
     rate = VisitRate()
     rate.per_second(at(None), 0.0)
     assert rate.per_second(at(None), 5.0) is None
@@ -38,5 +37,5 @@ def test_where_nobody_counts_nothing_is_told() -> None:
     ("rate", "words"),
     [(None, ""), (0.05, "3 visits/min"), (2.345, "2.3 visits/s"), (12.6, "13 visits/s"), (5432.1, "5,432 visits/s")],
 )
-def test_a_rate_is_told_in_words(rate, words) -> None:
+def test_rate_is_formatted(rate, words) -> None:
     assert describe_rate(rate) == words

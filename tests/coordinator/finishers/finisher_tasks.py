@@ -1,4 +1,4 @@
-"""Tasks for finishers, without a fleet: a job, a kit that has no graphs, and members' models."""
+"""Tasks for finishers without a fleet: a job, a kit without graphs, and members' models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from coordinator.finishers.task import FinishTask, MemberModel
-from coordinator.jobs.model import answers_of, unstarted_model
+from coordinator.jobs.model import output_of, random_model
 from coordinator.jobs.settings import read_job
 from sojourn.model.exemplars import Exemplars
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec, ValueRange
@@ -37,15 +37,15 @@ data = {{ classes = ["a", "b", "c"], input = [1, 6, 5] }}
 
 
 def text_of(strategy: str = "dense", seed: int = 1, model: str = "mlp", options: str = "", more: str = "") -> str:
-    """A job file."""
+    """Return a job file."""
     options = options or "options = { hidden = [7] }"
     return JOB.format(strategy=strategy, seed=seed, model=model, options=options, more=more)
 
 
 def kit_of(text: str) -> Kit:
-    """The job's kit, as far as a finisher looks at it."""
+    """Return the job's kit with the fields that a finisher uses."""
     settings = read_job(text, "job")
-    module = unstarted_model(settings, IMAGES, answers_of(settings, len(CLASSES)))
+    module = random_model(settings, IMAGES, output_of(settings, len(CLASSES)))
     trained = [(name, tuple(it.shape)) for name, it in module.named_parameters()]
     state = [(name, tuple(it.shape)) for name, it in module.named_buffers() if name.endswith(("_mean", "_var"))]
     spec = ModelSpec(tuple(TensorSpec(name, shape) for name, shape in (*trained, *state)), len(state))
@@ -53,13 +53,15 @@ def kit_of(text: str) -> Kit:
     return msgspec.structs.replace(kit, values=ValueRange(0.0, 16.0))
 
 
-def member(number: int, vector: Vector, **told: Any) -> MemberModel:
-    """One that brings this model, and tells this."""
-    return MemberModel(f"dev-{number}", 1.0, lambda: vector, {name: partial(np.copy, it) for name, it in told.items()})
+def member(number: int, vector: Vector, **reported: Any) -> MemberModel:
+    """Return a member with this model and these reports."""
+    return MemberModel(
+        f"dev-{number}", 1.0, lambda: vector, {name: partial(np.copy, it) for name, it in reported.items()}
+    )
 
 
 def task_of(text: str, models: Sequence[Vector] | int = 3, **changes: Any) -> FinishTask:
-    """A finisher's task with these models, or so many that are drawn."""
+    """Return a finisher's task with these models, or with this many random ones."""
     kit = kit_of(text)
     if isinstance(models, int):
         models = [drawn(kit, number) for number in range(models)]
@@ -72,8 +74,8 @@ def task_of(text: str, models: Sequence[Vector] | int = 3, **changes: Any) -> Fi
 
 
 def drawn(kit: Kit, number: int) -> Vector:
-    """A random model; its variances are above 0."""
+    """Return a random model; its variances are above 0."""
     random = np.random.default_rng(number)
     vector = random.normal(0, 0.3, kit.model.size).astype(np.float32)
-    vector[kit.model.learnt :] = np.abs(vector[kit.model.learnt :]) + 0.5
+    vector[kit.model.learned :] = np.abs(vector[kit.model.learned :]) + 0.5
     return vector

@@ -1,4 +1,4 @@
-"""DENSE against its pseudo-code written out in torch, and by its limiting cases."""
+"""Tests of DENSE against its pseudo-code in torch, and of its limiting cases."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ import torch
 from torch.nn import functional
 
 from coordinator.finishers import dense as module
-from coordinator.finishers.dense import _Distilling, dense, generate, learn
-from coordinator.finishers.dense_images import Generator, UnusualStatistics, draw_weights, shifted
+from coordinator.finishers.dense import (
+    Generator,
+    UnusualStatistics,
+    _Distilling,
+    dense,
+    draw_weights,
+    generate,
+    learn,
+    shifted,
+)
 from coordinator.finishers.finishing import check_kit, finish
 from coordinator.finishers.torch_models import TorchModels
 from coordinator.jobs.settings import read_job
@@ -45,7 +53,7 @@ def plain() -> np.ndarray[Any, Any]:
     return made(small())
 
 
-def test_the_same_again_gives_the_same_bits_and_another_seed_does_not(plain) -> None:
+def test_same_seed_gives_same_bits_and_other_seed_differs(plain) -> None:
     before = torch.get_rng_state()
     assert np.array_equal(made(small()), plain)
     assert torch.equal(torch.get_rng_state(), before)
@@ -62,11 +70,11 @@ def test_the_same_again_gives_the_same_bits_and_another_seed_does_not(plain) -> 
     ],
     ids=str,
 )  # fmt: skip
-def test_every_knob_changes_the_student(plain, knob) -> None:
+def test_every_parameter_changes_the_student(plain, knob) -> None:
     assert not np.array_equal(made(small(**knob)), plain)
 
 
-def test_without_an_epoch_the_student_is_fresh_and_no_members_mean() -> None:
+def test_zero_epochs_give_a_fresh_student() -> None:
     text = text_of()
     found = made(small(epochs=0), text=text)
     task = task_of(text)
@@ -75,7 +83,7 @@ def test_without_an_epoch_the_student_is_fresh_and_no_members_mean() -> None:
     assert not np.array_equal(found, task.mean)
 
 
-def test_without_a_step_there_is_nothing_to_learn_from() -> None:
+def test_zero_steps_are_rejected() -> None:
     with pytest.raises(ConfigError, match="steps"):
         read_job(text_of(more="finisher = { steps = 0 }"), "job")
 
@@ -89,7 +97,7 @@ def distilling(settings: Dense, text: str, students: int = 1, models: int = 2) -
     return _Distilling(settings, CPU, making, learning, members, made.fresh(students), IMAGES.shape, 3, 0.0, 16.0)
 
 
-def test_without_adv_the_images_do_not_depend_on_the_student() -> None:
+def test_images_ignore_the_student_if_adv_is_zero() -> None:
     def images(adv: float, student: int) -> torch.Tensor:
         return generate(distilling(small(adv=adv), text_of(), student))
 
@@ -97,16 +105,16 @@ def test_without_adv_the_images_do_not_depend_on_the_student() -> None:
     assert not torch.equal(images(1.0, 1), images(1.0, 2))
 
 
-def test_equal_members_say_together_what_one_says() -> None:
+def test_ensemble_output_is_mean_of_members() -> None:
     kit = kit_of(text_of())
     one, two = (TorchModels(task_of(text_of()), CPU).filled(drawn(kit, number)) for number in (0, 1))
     it, x = distilling(small(), text_of()), torch.rand(4, *IMAGES.shape)
-    assert torch.equal(it._replace(members=[one]).together(x), one(x))
-    assert torch.allclose(it._replace(members=[one] * 3).together(x), one(x), atol=1e-6)
-    assert torch.allclose(it._replace(members=[one, two]).together(x), (one(x) + two(x)) / 2)
+    assert torch.equal(it._replace(members=[one]).ensemble(x), one(x))
+    assert torch.allclose(it._replace(members=[one] * 3).ensemble(x), one(x), atol=1e-6)
+    assert torch.allclose(it._replace(members=[one, two]).ensemble(x), (one(x) + two(x)) / 2)
 
 
-def test_the_pool_grows_by_the_images_of_each_epoch(monkeypatch) -> None:
+def test_image_pool_grows_with_each_epoch(monkeypatch) -> None:
     sizes = []
     plain_learn = module.learn
 
@@ -119,8 +127,8 @@ def test_the_pool_grows_by_the_images_of_each_epoch(monkeypatch) -> None:
     assert sizes == [8, 16, 24]
 
 
-def test_the_images_are_those_of_the_pseudo_code() -> None:
-    """With BatchNorm layers, so that all three terms count: G and z take Adam steps, the best images stay."""
+def test_images_match_pseudo_code() -> None:
+    """With BatchNorm layers, so that all three terms count: G and z take Adam steps, and the best images are kept."""
     settings = small(padding=0, steps=4)
     it, again = distilling(settings, norm_text()), distilling(settings, norm_text())
     found = generate(it)
@@ -160,7 +168,7 @@ def test_the_images_are_those_of_the_pseudo_code() -> None:
     torch.testing.assert_close(found, best, rtol=1e-5, atol=1e-5)
 
 
-def test_the_student_learns_as_the_pseudo_code_says() -> None:
+def test_student_training_matches_pseudo_code() -> None:
     settings = small(padding=0, images=3, momentum=0.5)
     it, again = distilling(settings, text_of()), distilling(settings, text_of())
     pool = torch.rand(7, *IMAGES.shape)
@@ -180,17 +188,17 @@ def test_the_student_learns_as_the_pseudo_code_says() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_batchnorm_counts_and_its_statistics_come_back(plain) -> None:
+def test_batchnorm_matters_and_returns_its_statistics(plain) -> None:
     text = norm_text()
     with_norms = made(small(), text=text)
     assert not np.array_equal(with_norms, made(small(bn=0.0), text=text))
-    assert np.array_equal(made(small(bn=0.0)), plain)  # no such layer, no such term
+    assert np.array_equal(made(small(bn=0.0)), plain)  # no such layer, so no such term
     kit = kit_of(text)
     fresh = made(small(epochs=0), text=text)
-    assert (with_norms[kit.model.learnt :] != fresh[kit.model.learnt :]).any()
+    assert (with_norms[kit.model.learned :] != fresh[kit.model.learned :]).any()
 
 
-def test_shifted_images_are_pieces_of_themselves() -> None:
+def test_shifted_images_are_crops_of_padded_ones() -> None:
     images, by = torch.rand(5, 2, 6, 4), torch.Generator().manual_seed(1)
     assert torch.equal(shifted(images, 0, False, by), images)
     framed = functional.pad(images, [2] * 4)
@@ -201,20 +209,20 @@ def test_shifted_images_are_pieces_of_themselves() -> None:
     assert set(turned) == {True, False}
 
 
-def test_unusual_statistics_are_taken_once() -> None:
+def test_unusual_statistics_are_consumed_once() -> None:
     layer = torch.nn.BatchNorm2d(1).eval()
     watch = UnusualStatistics([layer])
     layer(torch.full((2, 1, 2, 2), 3.0))
-    assert float(watch.taken()) == pytest.approx(3.0 + 1.0)  # mean 3 beside 0, variance 0 beside 1
-    assert watch.taken() == 0.0
+    assert float(watch.take()) == pytest.approx(3.0 + 1.0)  # mean 3 instead of 0, variance 0 instead of 1
+    assert watch.take() == 0.0
     watch.close()
     layer(torch.rand(2, 1, 2, 2))
-    assert watch.taken() == 0.0
+    assert watch.take() == 0.0
 
 
-def test_the_best_student_is_chosen_on_exemplars(monkeypatch) -> None:
+def test_best_student_is_chosen_on_exemplars(monkeypatch) -> None:
     answers = iter([0.1, 0.9, 0.4])
-    monkeypatch.setattr(module, "_right_answers", lambda *_: next(answers))
+    monkeypatch.setattr(module, "_accuracy", lambda *_: next(answers))
     best = made(small(epochs=3, keep="best"))
     monkeypatch.undo()
     assert np.array_equal(best, made(small(epochs=2)))
@@ -222,15 +230,15 @@ def test_the_best_student_is_chosen_on_exemplars(monkeypatch) -> None:
         finish(small(keep="best"), task_of(text_of(), exemplars=None))
 
 
-def test_what_is_no_image_is_refused_before_anything_is_trained() -> None:
+def test_non_image_input_is_rejected_before_training() -> None:
     rows = kit_without_graphs(ModelSpec((TensorSpec("w", (3,)),)), InputSpec((9,)))
-    with pytest.raises(JobError, match=r"makes images .* input is float32 of shape \[9\]"):
+    with pytest.raises(JobError, match=r"generates images .* input is float32 of shape \[9\]"):
         check_kit(Dense(), rows)
     check_kit(Dense(), kit_of(text_of()))
 
 
-def test_images_and_models_that_take_too_much_room_are_refused() -> None:
+def test_memory_limit_rejects_large_images_and_models() -> None:
     with pytest.raises(JobError, match="3 models of"):
         made(small(memory=1e-4))
-    with pytest.raises(JobError, match="MB of images"):
+    with pytest.raises(JobError, match="MB for images"):
         made(small(epochs=1_000_000, memory=100))

@@ -1,4 +1,4 @@
-"""MA-Echo's server half by its limiting cases, against its pseudo-code, and in a whole job."""
+"""Tests of MA-Echo's server half: limiting cases, its pseudo-code, and a whole job."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.finishers.echo import by_class, move
 from coordinator.finishers.finishing import finish
+from coordinator.finishers.ma_echo import by_class, move
 from coordinator.finishers.task import FinishTask, MemberModel
 from coordinator.jobs.settings import read_job
-from edge_agent.training.projections import narrow, projections
+from edge_agent.training.ma_echo import narrow, projections
 from edge_agent.training.trainer import prepare
 from sojourn.errors import ConfigError, JobError
 from sojourn.parts import Echo, EchoServer
@@ -33,7 +33,7 @@ TEXT = 'name = "job"\nstrategy = "ma-echo"\ndata = { classes = ["x", "y"], input
 
 
 def symmetric(seed: int) -> np.ndarray[Any, Any]:
-    """A projection that a device may tell: between 0 and I."""
+    """Return a projection that a device may report: between 0 and I."""
     p = np.eye(4)
     for r in np.random.default_rng(seed).normal(size=(2, 4)):
         narrow(p, r, 0.05, True)
@@ -41,9 +41,9 @@ def symmetric(seed: int) -> np.ndarray[Any, Any]:
 
 
 def task_with(ps: Any, had: Any = ((1, 1),) * 3, models: Any = MODELS, text: str = TEXT) -> FinishTask:
-    told = [np.concatenate([np.ravel(p), each]).astype(np.float32) for p, each in zip(ps, had, strict=True)]
+    reported = [np.concatenate([np.ravel(p), each]).astype(np.float32) for p, each in zip(ps, had, strict=True)]
     members = [
-        MemberModel(f"dev-{at}", 1.0, lambda at=at: models[at].copy(), {"projections": lambda at=at: told[at]})  # type: ignore[misc]
+        MemberModel(f"dev-{at}", 1.0, lambda at=at: models[at].copy(), {"projections": lambda at=at: reported[at]})  # type: ignore[misc]
         for at in range(len(models))
     ]
     return FinishTask(members, np.zeros(SPEC.size, np.float32), KIT, read_job(text, "job"), 0)
@@ -65,18 +65,18 @@ def check_mean(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("ps", [[np.zeros((4, 4))] * 3, [np.eye(4)] * 3, [symmetric(1)] * 3], ids=["0", "I", "equal"])
-def test_projections_that_do_not_differ_give_the_mean(ps) -> None:
+def test_equal_projections_give_the_mean(ps) -> None:
     check_mean(made(task_with(ps), tau=7, lam=0.7), mean())
 
 
-def test_without_a_step_or_with_one_device_it_is_the_mean() -> None:
+def test_zero_steps_or_one_device_give_the_mean() -> None:
     differ = [symmetric(seed) for seed in range(3)]
     check_mean(made(task_with(differ), tau=0), mean())
     alone = made(task_with(differ[:1], ((1, 1),), MODELS[:1]), tau=9)
     check_mean(alone, SPEC.split(MODELS[0]))
 
 
-def test_exact_projections_keep_every_devices_answers_where_there_is_room() -> None:
+def test_exact_projections_keep_outputs_of_every_device() -> None:
     """Two devices with one direction each in four dimensions: the mean is far off, the result is not."""
     inputs = [RANDOM.normal(size=(1, 4)), RANDOM.normal(size=(2, 4))]
     weights = [RANDOM.normal(size=(3, 4)) for _ in inputs]
@@ -94,7 +94,7 @@ def test_exact_projections_keep_every_devices_answers_where_there_is_room() -> N
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_the_steps_are_those_of_the_pseudo_code(norm) -> None:
+def test_steps_match_pseudo_code(norm) -> None:
     ps = [symmetric(seed) for seed in range(3)]
     found = made(task_with(ps), tau=3, lam=0.9, norm=norm)
     w = [np.column_stack([SPEC.split(m)["w.weight"], SPEC.split(m)["w.bias"]]).astype(np.float64) for m in MODELS]
@@ -111,7 +111,7 @@ def test_the_steps_are_those_of_the_pseudo_code(norm) -> None:
     np.testing.assert_allclose(found["norm"], mean()["norm"], rtol=0, atol=1e-6)  # no layer of weights
 
 
-def test_every_knob_changes_the_model_and_leading_directions_stand_for_projections() -> None:
+def test_every_parameter_matters_and_low_rank_approximates() -> None:
     ps = [symmetric(seed) for seed in range(3)]
     plain = made(task_with(ps), tau=3, lam=0.9)["w.weight"]
     for knob in ({"tau": 4}, {"lam": 1.0}, {"norm": True}):
@@ -122,10 +122,11 @@ def test_every_knob_changes_the_model_and_leading_directions_stand_for_projectio
     np.testing.assert_allclose(few, plain, rtol=0, atol=1e-5)
 
 
-def test_a_row_of_the_last_layer_is_of_those_who_have_its_class() -> None:
+def test_last_layer_row_uses_only_devices_with_its_class() -> None:
     rows = [np.full((3, 2), value) for value in (1.0, 2.0, 6.0)]
     had = [np.array(it, bool) for it in ([1, 0, 0], [1, 1, 0], [0, 1, 0])]
-    assert by_class(rows, had).tolist() == [[1.5, 1.5], [4.0, 4.0], [3.0, 3.0]]  # nobody has the last: all
+    # no device has the last class: all count
+    assert by_class(rows, had).tolist() == [[1.5, 1.5], [4.0, 4.0], [3.0, 3.0]]
     found = made(task_with([np.eye(4)] * 3, ((1, 0), (1, 0), (0, 0))), tau=1)["last.weight"]
     lasts = [SPEC.split(model)["last.weight"] for model in MODELS]
     np.testing.assert_allclose(found[0], (lasts[0][0] + lasts[1][0]) / 2, atol=1e-6)
@@ -133,17 +134,17 @@ def test_a_row_of_the_last_layer_is_of_those_who_have_its_class() -> None:
 
 
 @pytest.mark.parametrize("lam", [0.0, 2.0, -1.0])
-def test_steps_that_cannot_settle_are_refused(lam) -> None:
+def test_diverging_step_size_is_rejected(lam) -> None:
     with pytest.raises(ConfigError, match="lam"):
         read_job(f"{TEXT}finisher = {{ lam = {lam} }}", "job")
 
 
-def test_projections_that_take_too_much_room_are_refused() -> None:
+def test_memory_limit_rejects_large_projections() -> None:
     with pytest.raises(JobError, match=r"layer w.weight take .* 3 devices, and finisher.memory = 0.0001"):
         made(task_with([np.eye(4)] * 3), memory=0.0001)
 
 
-def test_both_halves_or_none() -> None:
+def test_echo_objective_and_finisher_need_each_other() -> None:
     for text in ('objective = "sgd"', 'finisher = "none"', 'schedule = "ring"', 'arranger = "chain"'):
         with pytest.raises(ConfigError, match="echo"):
             read_job(f"{TEXT}{text}\n", "job")
@@ -157,26 +158,26 @@ def kit() -> Kit:
     return unpack_blob(kept.read(compiled.kit.digest), Kit)
 
 
-def test_a_whole_job_is_the_pseudo_code() -> None:
+def test_whole_job_matches_pseudo_code() -> None:
     settings = Echo(form="exact", start="received", a_dense=0.5)
     found = run(job(**QUICK, objective__form="exact", objective__start="received", objective__a_dense=0.5), SITES)
     assert found.state.status == "done", found.state.detail
     names = [f"dev-{number}" for number in range(6)]
     models = [train(initial_model(), name, 1)[0].astype(np.float32) for name in names]
-    told = [
+    reported = [
         projections(settings, prepare(kit(), shards(6)[name], 1), model, 32)
         for name, model in zip(names, models, strict=True)
     ]
     d = 65
-    ps = [each[: d * d].reshape(d, d).astype(np.float64) for each in told]
+    ps = [each[: d * d].reshape(d, d).astype(np.float64) for each in reported]
     w = [_rows(model) for model in models]
     whole = sum(w) / 6
     for _ in range(4):
         whole = whole + 0.5 * sum((whole - w[i]) @ (ps[i] - np.eye(d)) for i in range(6)) / 6
         w = [w[i] + 0.5 * (whole - w[i]) @ ps[i] for i in range(6)]
     np.testing.assert_allclose(_rows(found.model), sum(w) / 6, rtol=0, atol=5e-5)
-    figures = found.state.history[0].figures or {}
-    assert {"mean_accuracy", "together_accuracy"} <= figures.keys()
+    metrics = found.state.history[0].metrics
+    assert {"mean_accuracy", "together_accuracy"} <= metrics.keys()
 
 
 def _rows(model: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -184,10 +185,10 @@ def _rows(model: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.column_stack([tensors[0], tensors[1]]).astype(np.float64)
 
 
-def test_who_does_not_share_projections_is_left_out_by_name() -> None:
+def test_device_that_shares_no_projections_is_named() -> None:
     fleet = SmallFleet(SITES, shy=("dev-2",))
     fleet.submit(job(**{**QUICK, "fleet__devices": 5}))
     state = fleet.run("job")
     assert state.status == "done", state.detail
     assert state.history[0].visits == 5
-    assert any('which shares = ["projections"]' in line and "dev-2" in line for line in state.history[0].failures)
+    assert any('set shares = ["projections"]' in line and "dev-2" in line for line in state.history[0].failures)

@@ -1,4 +1,4 @@
-"""The door of finishers: what goes in comes in plan order, what comes out is checked, and state goes on."""
+"""Tests of all finishers: inputs come in plan order, results are checked, and state is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinator.finishers.task import Finished, FinishTask, MemberModel
 from coordinator.rounds.finishing import voters_of
 from sojourn.errors import ConfigError, JobError
 from sojourn.model import vectors
-from sojourn.model.lengths import flat
+from sojourn.model.vectors import flat
 from sojourn.parts import OwnFinisher
 from tests.coordinator.rounds.test_closing import DEVICES, KIT, SAMPLES, SPEC, Home, mean
 
@@ -21,7 +21,7 @@ HERE = "tests.coordinator.finishers.test_finishing"
 
 
 class Farthest(msgspec.Struct, frozen=True):
-    """A finisher of a user's own: the model that is farthest from the mean; it counts its rounds."""
+    """A custom finisher: the model that is farthest from the mean; it counts its rounds."""
 
     less: float = 0.0
 
@@ -33,8 +33,8 @@ class Farthest(msgspec.Struct, frozen=True):
         return Finished(model, {"seen": seen.astype(np.float32)}, notes=(f"of {names}",))
 
 
-class Says(msgspec.Struct, frozen=True):
-    """A finisher that gives back what it should not, or leaves the model as it was."""
+class InvalidResult(msgspec.Struct, frozen=True):
+    """A finisher with invalid results, or without a model."""
 
     what: str
 
@@ -56,17 +56,17 @@ def home(part: str = "Farthest", **settings: Any) -> Home:
     return Home({f"finisher.{key}": value for key, value in {"name": f"{HERE}:{part}", **settings}.items()})
 
 
-def test_a_finisher_sees_the_members_in_plan_order_and_gives_the_rounds_model() -> None:
+def test_finisher_gets_members_in_plan_order_and_sets_model() -> None:
     tried = home(less=0.5)
     closed = tried.close()
     assert tried.model(closed) == [0.5, -0.5, -0.5]  # a is farther from the mean than d
     assert closed.report.failures == ("of " + " ".join(f"{name}:{SAMPLES[name]}" for name in DEVICES),)
     seen = vectors.load(tried.blobs, closed.vectors["finisher-seen"], flat(1))
-    assert closed.handout.keys() == {"model"}  # what it keeps stays here
+    assert closed.wire_vectors.keys() == {"model"}  # what it keeps is not sent
     assert len(seen) == 1
 
 
-def test_its_state_goes_on_and_grows() -> None:
+def test_finisher_state_carries_over_rounds() -> None:
     tried = home()
     closed = tried.close()
     tried.state.vectors = closed.vectors
@@ -77,26 +77,26 @@ def test_its_state_goes_on_and_grows() -> None:
     assert seen[:1].tolist() == vectors.load(tried.blobs, closed.vectors["finisher-seen"], flat(1)).tolist()
 
 
-def test_closing_again_gives_the_same_bits() -> None:
+def test_closing_again_gives_same_bits() -> None:
     tried = home()
     assert tried.close().vectors == tried.close().vectors
 
 
-def test_a_round_without_any_model_is_not_finished() -> None:
+def test_round_without_models_is_not_finished() -> None:
     tried = home()
     tried.state.arrived, tried.state.given_up = {}, dict.fromkeys(range(4), "gone")
     assert tried.fail().reason.startswith("no device could train")
 
 
-def test_a_tour_that_is_refused_is_no_member() -> None:
+def test_refused_tour_is_not_a_member() -> None:
     tried = home()
     tried.brings(3, [np.nan, 0, 0], tried.report("d", 1.0))
     closed = tried.close()
     assert closed.report.failures[0] == "of a:32 b:64 c:96"
 
 
-def test_members_that_vote_are_kept_as_they_came() -> None:
-    tried = home("Says", what="voters")
+def test_voting_members_are_kept_unchanged() -> None:
+    tried = home("InvalidResult", what="voters")
     closed = tried.close()
     assert [vectors.load(tried.blobs, ref, SPEC)[0] for ref in voters_of(closed.vectors)] == [1, 2, 3, 4]
     assert tried.model(closed) == mean(**SAMPLES)
@@ -105,7 +105,7 @@ def test_members_that_vote_are_kept_as_they_came() -> None:
 @pytest.mark.parametrize(
     ("what", "complaint"),
     [
-        ("nothing", "gave NoneType, not coordinator.finishers.task.Finished"),
+        ("nothing", "returned NoneType, not coordinator.finishers.task.Finished"),
         ("short", r"its model is float32 of shape \(1,\), not 3 numbers"),
         ("nan", "its model is not finite"),
         ("wide", "its model is float64"),
@@ -114,17 +114,17 @@ def test_members_that_vote_are_kept_as_they_came() -> None:
         ("too much", "keeps 65 vectors, more than 64"),
     ],
 )
-def test_what_is_no_result_is_an_error_that_names_the_finisher(what, complaint) -> None:
+def test_invalid_result_names_the_finisher(what, complaint) -> None:
     with pytest.raises(JobError, match=complaint):
-        home("Says", what=what).close()
+        home("InvalidResult", what=what).close()
 
 
-def test_what_is_not_installed_is_said_when_the_job_is_read() -> None:
-    with pytest.raises(ConfigError, match="has no finish"):
+def test_missing_finisher_is_reported_when_job_is_read() -> None:
+    with pytest.raises(ConfigError, match="lacks the methods finish"):
         home("MemberModel").state.settings.parts()
 
 
-def test_members_that_take_too_much_room_are_refused_with_the_way_out() -> None:
+def test_memory_limit_rejects_many_members_with_advice() -> None:
     members = [MemberModel("a", 1.0, lambda: np.zeros(3, np.float32))] * 1000
     task = FinishTask(members, np.zeros(3, np.float32), KIT, None, 0)  # type: ignore[arg-type]
     task.check_room(0.02, "finisher.memory")
@@ -132,7 +132,7 @@ def test_members_that_take_too_much_room_are_refused_with_the_way_out() -> None:
         task.check_room(0.01, "finisher.memory")
 
 
-def test_an_own_finisher_is_asked_for_its_task() -> None:
+def test_custom_finisher_gets_its_task() -> None:
     members = [MemberModel(str(n), 1.0, lambda n=n: np.full(3, n, np.float32)) for n in (1, 5, 2)]  # type: ignore[misc]
     task = FinishTask(members, np.zeros(3, np.float32), KIT, None, 0)  # type: ignore[arg-type]
     assert finish(OwnFinisher(part=f"{HERE}:Farthest"), task).model.tolist() == [5, 5, 5]  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""FedGen's server half against its pseudo-code in torch, and its limiting cases."""
+"""Tests of FedGen's server half: its pseudo-code in torch, and its limiting cases."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from coordinator.finishers.fedgen import loss_and_gradients, similarity
 from coordinator.finishers.finishing import finish, first_state
-from coordinator.finishers.generator import likeness, loss_and_slopes
 from coordinator.jobs.settings import read_job
 from sojourn.errors import JobError
 from sojourn.model.generator import TRAINED, GeneratorLayout, last_layer
@@ -37,7 +37,7 @@ def task(counts: Any = COUNTS, **changes: Any) -> Any:
 
 
 class Torch(nn.Module):
-    """The generator as the authors have it."""
+    """The generator in the authors' form."""
 
     def __init__(self, parts: dict[str, Any]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Torch(nn.Module):
 
 
 def objective(z: Any, noise: Any, classes: Any, heads: Any, weights: Any) -> Any:
-    """alpha sum_k mean_b[omega CE] + eta exp(-mean_ij(...)), written out."""
+    """Return alpha sum_k mean_b[omega CE] + eta exp(-mean_ij(...)) in its plain form."""
     loss = torch.zeros((), dtype=torch.float64)
     for (weight, bias), importance in zip(heads, weights, strict=True):
         each = functional.cross_entropy(z @ torch.tensor(weight).T + torch.tensor(bias), classes, reduction="none")
@@ -70,7 +70,7 @@ def objective(z: Any, noise: Any, classes: Any, heads: Any, weights: Any) -> Any
     return loss + torch.exp(-torch.stack(pairs).mean())
 
 
-def test_a_step_is_the_pseudo_codes() -> None:
+def test_step_matches_pseudo_code() -> None:
     layout = GeneratorLayout.of(SMALL, kit())
     vector = first_state(read_job(TEXT, "job").parts(), kit(), 1)["generator"].astype(np.float64)
     draw = np.random.default_rng(3)
@@ -78,7 +78,7 @@ def test_a_step_is_the_pseudo_codes() -> None:
     heads = [(draw.normal(size=(3, 7)), draw.normal(size=3)) for _ in range(2)]
     weights = draw.random((2, 5))
     it = layout.split(vector)
-    loss, slopes = loss_and_slopes(it, layout, heads, weights, noise, classes, GeneratorServer(), keep=True)
+    loss, slopes = loss_and_gradients(it, layout, heads, weights, noise, classes, GeneratorServer(), keep=True)
     there = Torch(layout.split(first_state(read_job(TEXT, "job").parts(), kit(), 1)["generator"]))
     wanted = objective(
         there(torch.tensor(noise), torch.tensor(classes)), torch.tensor(noise), torch.tensor(classes), heads, weights
@@ -91,19 +91,19 @@ def test_a_step_is_the_pseudo_codes() -> None:
         np.testing.assert_allclose(slopes[name], wanted_slope.numpy(), rtol=1e-6, atol=1e-10)
     np.testing.assert_allclose(it["mean"], there.norm.get_buffer("running_mean").numpy(), rtol=1e-9)
     np.testing.assert_allclose(it["variance"], there.norm.get_buffer("running_var").numpy(), rtol=1e-9)
-    # With running statistics it makes what torch makes.
+    # With running statistics its output equals torch's.
     there.eval()
     made = layout.make(vector, noise, classes)
     np.testing.assert_allclose(made, there(torch.tensor(noise), torch.tensor(classes)).detach().numpy(), rtol=1e-9)
 
 
-def test_steps_are_those_of_torchs_adam() -> None:
+def test_steps_match_torch_adam() -> None:
     settings = GeneratorServer(steps=1, batch=5)
     before = task()
     done = finish(settings, before).state
     layout, last = GeneratorLayout.of(SMALL, kit()), last_layer(kit())
     old, new = layout.split(before.state["generator"]), layout.split(done["generator"])
-    # The first step of Adam is lr in the direction of the slope, whatever its length.
+    # The first step of Adam has length lr in the direction of the gradient, whatever its norm.
     for name in ("first", "last"):
         moved = np.abs(new[name] - old[name])
         assert moved.max() == pytest.approx(settings.lr, rel=1e-2)
@@ -112,7 +112,7 @@ def test_steps_are_those_of_torchs_adam() -> None:
     assert new["there"].tolist() == [1, 1, 1]
 
 
-def test_a_class_that_nobody_has_is_not_made() -> None:
+def test_class_without_samples_is_not_generated() -> None:
     counts = np.array([[1, 8, 1], [5, 1, 1]], np.float32)
     settings = read_job(TEXT, "job").parts().finisher
     layout = GeneratorLayout.of(SMALL, kit())
@@ -120,17 +120,17 @@ def test_a_class_that_nobody_has_is_not_made() -> None:
     assert layout.split(found)["there"].tolist() == [1, 1, 0]
 
 
-def test_nobody_with_a_sample_leaves_the_generator_and_a_lie_is_refused() -> None:
+def test_empty_counts_keep_generator_and_negative_ones_fail() -> None:
     settings = read_job(TEXT, "job").parts().finisher
     layout, before = GeneratorLayout.of(SMALL, kit()), task(np.ones((2, 3), np.float32))
     after = finish(settings, before).state["generator"]
     for name in TRAINED:
         assert np.array_equal(layout.split(after)[name], layout.split(before.state["generator"])[name])
-    with pytest.raises(JobError, match="fewer than no samples"):
+    with pytest.raises(JobError, match="negative sample count"):
         finish(settings, task(np.array([[1, -4, 1], [1, 2, 3]], np.float32)))
 
 
-def test_it_keeps_the_aggregators_model_and_repeats() -> None:
+def test_aggregated_model_is_kept_and_result_is_repeatable() -> None:
     settings = read_job(TEXT, "job").parts().finisher
     one, other = finish(settings, task()), finish(settings, task())
     assert one.model is None
@@ -140,7 +140,7 @@ def test_it_keeps_the_aggregators_model_and_repeats() -> None:
     assert not np.array_equal(later["generator"], one.state["generator"])
 
 
-def test_inputs_that_are_all_the_same_are_as_alike_as_can_be() -> None:
+def test_identical_inputs_have_highest_similarity() -> None:
     noise = np.random.default_rng(0).random((4, 3))
-    assert likeness(noise, np.ones((4, 2)))[0] == 1
-    assert likeness(noise, np.random.default_rng(1).normal(size=(4, 2)))[0] < 1
+    assert similarity(noise, np.ones((4, 2)))[0] == 1
+    assert similarity(noise, np.random.default_rng(1).normal(size=(4, 2)))[0] < 1

@@ -1,4 +1,4 @@
-"""Every combination that means nothing is refused, with the way out; every mix that means something is not."""
+"""Tests that invalid combinations of parts are refused with a fix, and that valid ones are accepted."""
 
 from __future__ import annotations
 
@@ -11,34 +11,39 @@ import pytest
 
 from coordinator.jobs.compatibility import objections
 from coordinator.jobs.settings import JobSettings
-from coordinator.jobs.tour_settings import TourSettings
+from coordinator.jobs.settings_tables import TourSettings
 from coordinator.strategies import STRATEGIES, Strategy, named
-from sojourn.parts import fixed_rounds
+from sojourn.parts import Prox, fixed_rounds
 
 
 def mixed(base: str, **changes: dict[str, Any]) -> Strategy:
     return named(base, "here").changed(changes, "it")
 
 
-def told(strategy: Strategy, job: JobSettings | None = None) -> str:
-    """The one objection that there is."""
+def reported(strategy: Strategy, job: JobSettings | None = None) -> str:
+    """Return the only objection."""
     (one,) = objections(strategy, job)
     return one
 
 
 NAME = "name"
-NONSENSE: list[tuple[str, dict[str, dict[str, Any]], str, str]] = [
-    ("fedavg", {"objective": {NAME: "scaffold"}}, "weighted-mean keeps none", 'aggregator.name = "scaffold"'),
-    ("fedavg", {"aggregator": {NAME: "scaffold"}}, "sgd returns nothing", 'objective.name = "scaffold"'),
-    ("fedavg", {"aggregator": {NAME: "dyn"}}, "the objective is sgd", 'objective.name = "dyn"'),
-    ("scaffold", {"training": {"momentum": 0.9}}, "only for plain SGD", "training.momentum = 0"),
-    ("scaffold", {"training": {"optimiser": "adam"}}, "only for plain SGD", 'training.optimiser = "sgd"'),
+INVALID: list[tuple[str, dict[str, dict[str, Any]], str, str]] = [
+    (
+        "fedavg",
+        {"objective": {NAME: "scaffold"}},
+        "aggregator scaffold, not weighted-mean",
+        'aggregator.name = "scaffold"',
+    ),
+    ("fedavg", {"aggregator": {NAME: "scaffold"}}, "objective scaffold, not sgd", 'objective.name = "scaffold"'),
+    ("fedavg", {"aggregator": {NAME: "dyn"}}, "objective dyn, not sgd", 'objective.name = "dyn"'),
+    ("scaffold", {"training": {"momentum": 0.9}}, "needs plain gradients", "training.momentum = 0"),
+    ("scaffold", {"training": {"optimiser": "adam"}}, "needs plain gradients", 'training.optimiser = "sgd"'),
     ("fedcat", {"training": {"optimiser": "adam"}}, "ignore training.momentum = 0.9", "set it to 0"),
     ("clusamp", {"objective": {NAME: "dyn"}}, "clusamp may put a device on two tours", "choose another arranger"),
     (
         "clusamp",
         {"objective": {NAME: "mine:Pull"}},
-        "mine:Pull remembers from visit to visit",
+        "mine:Pull keeps a memory between visits",
         'objective.name = "prox"',
     ),
     ("hierfavg", {"objective": {NAME: "dyn"}}, "edge-cloud merges at the edge", 'objective.name = "prox"'),
@@ -48,53 +53,53 @@ NONSENSE: list[tuple[str, dict[str, dict[str, Any]], str, str]] = [
         "edge-cloud merges at the edge",
         'schedule.name = "every-round"',
     ),
-    ("chain", {"objective": {NAME: "dyn"}}, "from the second round on, and ring has one", "another schedule"),
+    ("chain", {"objective": {NAME: "dyn"}}, "from the second round on, and ring has one round", "another schedule"),
     ("fedelmy-parallel", {"objective": {NAME: "dyn"}}, "one-shot has one", 'objective.name = "prox"'),
     ("hierfavg", {"arranger": {NAME: "single"}}, "makes sets of one device", 'arranger.name = "site"'),
     (
         "fedelmy",
         {"objective": {"start": "own"}},
-        "ring hands one model from tour to tour",
+        "ring passes one model from tour to tour",
         'objective.start = "received"',
     ),
     (
         "metafed",
         {"schedule": {NAME: "ring", "trips": 3}},
-        "schedule ring and the objective common do not go",
+        "schedule ring and the objective common do not fit",
         'schedule.name = "phased-ring"',
     ),
     (
         "metafed",
         {"objective": {NAME: "sgd"}},
-        "phased-ring and the objective sgd do not go",
+        "phased-ring and the objective sgd do not fit",
         'objective.name = "common"',
     ),
-    ("metafed", {"objective": {"phase": "begin"}}, "told by the schedule", "leave it out"),
-    ("metafed", {"objective": {"anchor": "round"}}, "the model of the one before it", "leave objective.anchor out"),
-    ("metafed", {"aggregator": {NAME: "adam"}}, "adam would move it once more", 'aggregator.name = "uniform-mean"'),
+    ("metafed", {"objective": {"phase": "begin"}}, "the schedule sets objective.phase", "leave it out"),
+    ("metafed", {"objective": {"anchor": "round"}}, "the model of the previous device", "leave objective.anchor out"),
+    ("metafed", {"aggregator": {NAME: "adam"}}, "adam would change it again", 'aggregator.name = "uniform-mean"'),
     (
         "metafed",
         {"aggregator": {NAME: "ida"}},
-        "phased-ring brings one model home",
+        "phased-ring returns one model",
         'aggregator.name = "weighted-mean"',
     ),
     ("fedcat", {"aggregator": {"window": 5}}, "slots does not merge after each", 'schedule.name = "every-round"'),
     ("fedelmy", {"aggregator": {"window": 2}}, "does not merge after each of several", "leave aggregator.window out"),
-    ("fedgen", {"aggregator": {"window": 5}}, "makes something else of one merge", "leave aggregator.window out"),
-    ("fedfusion", {"aggregator": {"window": 5}}, "fusion makes something else", "leave aggregator.window out"),
-    ("visit", {"estimator": {NAME: "none"}}, "none asks for nothing of that", 'estimator.name = "signature"'),
-    ("visit", {"estimator": {NAME: "sizes"}}, "sizes asks for nothing of that", 'estimator.name = "signature"'),
-    ("hiercluster", {"estimator": {NAME: "sizes"}}, "sizes asks for nothing", 'estimator.name = "signature"'),
+    ("fedgen", {"aggregator": {"window": 5}}, "replaces the merged model", "leave aggregator.window out"),
+    ("fedfusion", {"aggregator": {"window": 5}}, "fusion replaces the merged model", "leave aggregator.window out"),
+    ("visit", {"estimator": {NAME: "none"}}, "none gives none", 'estimator.name = "signature"'),
+    ("visit", {"estimator": {NAME: "sizes"}}, "sizes gives none", 'estimator.name = "signature"'),
+    ("hiercluster", {"estimator": {NAME: "sizes"}}, "sizes gives none", 'estimator.name = "signature"'),
     ("visit", {"estimator": {NAME: "classifier"}}, "needs one number for each class", '"class-counts"'),
-    ("visit", {"estimator": {NAME: "updates"}}, "updates gives rows of another kind", '"confidence"'),
+    ("visit", {"estimator": {NAME: "updates"}}, "updates gives other rows", '"confidence"'),
     (
         "fedseq",
         {"arranger": {"grouping": "random"}, "estimator": {NAME: "none"}},
-        "how many samples each device has",
+        "number of samples of each device",
         'estimator.name = "sizes"',
     ),
-    ("fedseq", {"arranger": {"sets": 9}}, "sets = 9 with size = 0 says neither", "set both, or neither"),
-    ("fedseq", {"arranger": {"size": 9}}, "sets = 0 with size = 9 says neither", "set both, or neither"),
+    ("fedseq", {"arranger": {"sets": 9}}, "sets = 9 with size = 0 is incomplete", "set both, or neither"),
+    ("fedseq", {"arranger": {"size": 9}}, "sets = 0 with size = 9 is incomplete", "set both, or neither"),
     ("fedseq", {"estimator": {NAME: "classifier"}}, "tau = kl compares distributions", 'arranger.tau = "cosine"'),
     (
         "fedseq",
@@ -108,8 +113,8 @@ NONSENSE: list[tuple[str, dict[str, dict[str, Any]], str, str]] = [
         "tau = wasserstein",
         '"euclidean"',
     ),
-    ("hiercluster", {"estimator": {NAME: "updates", "epochs": 0}}, "only the tour's end", "estimator.epochs = 1"),
-    ("clusamp", {"schedule": {"passes": 2}}, "on a tour of several visits", "estimator.epochs = 1"),
+    ("hiercluster", {"estimator": {NAME: "updates", "epochs": 0}}, "only the model at its end", "estimator.epochs = 1"),
+    ("clusamp", {"schedule": {"passes": 2}}, "after a tour of several visits", "estimator.epochs = 1"),
     (
         "hiercluster",
         {"estimator": {NAME: "updates", "epochs": 0}, "arranger": {NAME: "single"}, "schedule": {NAME: "one-shot"}},
@@ -128,22 +133,27 @@ NONSENSE: list[tuple[str, dict[str, dict[str, Any]], str, str]] = [
         "site draws the devices of a round",
         "schedule.rearrange_every = 1",
     ),
-    ("fedcat", {"schedule": {"rearrange_every": 0}}, "slots as it is set keeps the first draw", "rearrange_every = 1"),
+    (
+        "fedcat",
+        {"schedule": {"rearrange_every": 0}},
+        "slots with these settings keeps the first draw",
+        "rearrange_every = 1",
+    ),
     (
         "fedavg",
         {"arranger": {"fraction": 0.5}, "schedule": {NAME: "ring", "trips": 2}},
-        "ring as it is set keeps the first draw",
+        "ring with these settings keeps the first draw",
         'schedule.name = "every-round"',
     ),
-    ("fedgsp", {"arranger": {NAME: "fedseq"}}, "fedseq cannot be told a number", 'arranger.name = "icg"'),
-    ("fedgsp", {"arranger": {NAME: "single"}}, "single cannot be told a number", '"random"'),
-    ("clusamp", {"aggregator": {NAME: "weighted-mean"}}, "weigh them by samples again", '"uniform-mean"'),
-    ("clusamp", {"aggregator": {NAME: "yogi"}}, "weigh them by samples again", 'aggregator.weighting = "uniform"'),
-    ("chain", {"aggregator": {NAME: "ida"}}, "ring brings one model home", 'aggregator.name = "weighted-mean"'),
-    ("chain", {"aggregator": {NAME: "adam"}}, "what devices learnt would be lost", '"weighted-mean"'),
-    ("fedelmy-parallel", {"aggregator": {NAME: "adagrad"}}, "adagrad moves each number", '"weighted-mean"'),
+    ("fedgsp", {"arranger": {NAME: "fedseq"}}, "fedseq does not accept a number", 'arranger.name = "icg"'),
+    ("fedgsp", {"arranger": {NAME: "single"}}, "single does not accept a number", '"random"'),
+    ("clusamp", {"aggregator": {NAME: "weighted-mean"}}, "weight them by samples again", '"uniform-mean"'),
+    ("clusamp", {"aggregator": {NAME: "yogi"}}, "weight them by samples again", 'aggregator.weighting = "uniform"'),
+    ("chain", {"aggregator": {NAME: "ida"}}, "ring returns one model", 'aggregator.name = "weighted-mean"'),
+    ("chain", {"aggregator": {NAME: "adam"}}, "the devices' training would be lost", '"weighted-mean"'),
+    ("fedelmy-parallel", {"aggregator": {NAME: "adagrad"}}, "adagrad changes each parameter", '"weighted-mean"'),
 ]
-SENSE: list[tuple[str, dict[str, dict[str, Any]]]] = [
+VALID: list[tuple[str, dict[str, dict[str, Any]]]] = [
     ("fedseq", {"objective": {NAME: "dyn"}, "aggregator": {NAME: "dyn"}}),
     ("fedseq", {"objective": {NAME: "dyn"}}),
     ("visit", {"aggregator": {NAME: "yogi"}}),
@@ -179,52 +189,64 @@ SENSE: list[tuple[str, dict[str, dict[str, Any]]]] = [
 ]
 
 
+def test_halves_are_named_by_what_they_declare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prox, "server_half", "dyn")
+    monkeypatch.setattr(Prox, "plain_sgd", True)
+    texts = objections(mixed("fedavg", objective={NAME: "prox"}, training={"momentum": 0.9}))
+    assert [text.rpartition(": set")[0] for text in texts] == [
+        "the objective prox is one half of an algorithm: its other half is the aggregator dyn, not weighted-mean",
+        "the objective prox needs plain gradients, which momentum and optimisers other than SGD change",
+    ]
+
+
 @pytest.mark.parametrize(
-    ("base", "changes", "why", "do"), NONSENSE, ids=[f"{base}-{number}" for number, (base, *_) in enumerate(NONSENSE)]
+    ("base", "changes", "why", "fix"), INVALID, ids=[f"{base}-{number}" for number, (base, *_) in enumerate(INVALID)]
 )
-def test_nonsense_is_refused_with_a_reason_and_the_way_out(
-    base: str, changes: dict[str, dict[str, Any]], why: str, do: str
+def test_invalid_mix_is_rejected_with_reason_and_fix(
+    base: str, changes: dict[str, dict[str, Any]], why: str, fix: str
 ) -> None:
     sentence = next(each for each in objections(mixed(base, **changes)) if why in each)
-    reason, _, way_out = sentence.rpartition(": ")
+    reason, _, fixes = sentence.rpartition(": ")
     assert why in reason
-    assert do in way_out
+    assert fix in fixes
 
 
-@pytest.mark.parametrize(("base", "changes"), SENSE, ids=[f"{base}-{number}" for number, (base, _) in enumerate(SENSE)])
-def test_mixes_that_mean_something_are_not(base: str, changes: dict[str, dict[str, Any]]) -> None:
+@pytest.mark.parametrize(("base", "changes"), VALID, ids=[f"{base}-{number}" for number, (base, _) in enumerate(VALID)])
+def test_valid_mixes_are_accepted(base: str, changes: dict[str, dict[str, Any]]) -> None:
     assert objections(mixed(base, **changes)) == []
 
 
 @pytest.mark.parametrize(
-    ("base", "changes", "why", "do"), NONSENSE, ids=[f"{base}-{number}" for number, (base, *_) in enumerate(NONSENSE)]
+    ("base", "changes", "why", "fix"), INVALID, ids=[f"{base}-{number}" for number, (base, *_) in enumerate(INVALID)]
 )
-def test_doing_what_is_said_helps(base: str, changes: dict[str, dict[str, Any]], why: str, do: str) -> None:
+def test_suggested_fix_resolves_the_error(base: str, changes: dict[str, dict[str, Any]], why: str, fix: str) -> None:
     strategy = mixed(base, **changes)
     before = next(each for each in objections(strategy) if why in each)
-    for way_out in re.split(r", or |: ", before.rpartition(": ")[2]):
+    for each_fix in re.split(r", or |: ", before.rpartition(": ")[2]):
         advice: dict[str, dict[str, Any]] = {}
-        for kind, key, value in re.findall(r"(\w+)\.(\w+) = (\"[^\"]+\"|\d+)", way_out):
+        for kind, key, value in re.findall(r"(\w+)\.(\w+) = (\"[^\"]+\"|\d+)", each_fix):
             advice.setdefault(kind, {})[key] = json.loads(value)
         if advice:
             after = strategy.changed(advice, "it")
-            assert before not in objections(after), way_out
+            assert before not in objections(after), each_fix
 
 
-def test_minimal_nonsense_has_one_objection() -> None:
-    alone = [(base, changes) for base, changes, *_ in NONSENSE if len(changes) == 1]
+def test_single_invalid_change_gives_one_error() -> None:
+    alone = [(base, changes) for base, changes, *_ in INVALID if len(changes) == 1]
     counts = [len(objections(mixed(base, **changes))) for base, changes in alone]
     assert counts.count(1) >= len(counts) - 2, "one change, one reason"
-    assert told(mixed("fedavg", aggregator={NAME: "dyn"})).startswith("the aggregator dyn takes its a from")
+    assert reported(mixed("fedavg", aggregator={NAME: "dyn"})).startswith(
+        "the aggregator dyn is one half of an algorithm"
+    )
 
 
-def test_a_weighted_estimate_needs_samples_and_a_plain_one_does_not() -> None:
-    # Rows without a word about samples do not exist among ours, so the struct is made by hand.
+def test_only_weighted_estimate_needs_sample_counts() -> None:
+    # All built-in estimators with rows also give sample counts, so the test uses the estimator none.
     fedseq = named("fedseq", "here")
     of_size = {"sets": 9, "size": 4, "grouping": "greedy"}
-    for estimate, said in (("weighted-mean", 1), ("mean", 0), ("midpoint", 0)):
+    for estimate, output in (("weighted-mean", 1), ("mean", 0), ("midpoint", 0)):
         mix = fedseq.changed({"arranger": {**of_size, "estimate": estimate}, "estimator": {NAME: "none"}}, "it")
-        assert sum("how many samples" in each for each in objections(mix)) == said
+        assert sum("number of samples" in each for each in objections(mix)) == output
 
 
 def job(strategy: str, **fields: Any) -> JobSettings:
@@ -232,39 +254,39 @@ def job(strategy: str, **fields: Any) -> JobSettings:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("settings", "output"),
     [
-        (job("fedelmy", rounds=5), "the schedule ring makes 1: leave rounds out, or set schedule.trips = 5,"),
-        (job("fedelmy-few-shot", rounds=1), "rounds = 1, and the schedule ring makes 3"),
-        (job("fedelmy-parallel", rounds=2), 'one-shot makes 1: leave rounds out, or set schedule.name = "every'),
-        (job("metafed", rounds=5), "phased-ring makes 301: leave rounds out, or set schedule.trips = 3:"),
+        (job("fedelmy", rounds=5), "the schedule ring has 1: leave rounds out, or set schedule.trips = 5,"),
+        (job("fedelmy-few-shot", rounds=1), "rounds = 1, and the schedule ring has 3"),
+        (job("fedelmy-parallel", rounds=2), 'one-shot has 1: leave rounds out, or set schedule.name = "every'),
+        (job("metafed", rounds=5), "phased-ring has 301: leave rounds out, or set schedule.trips = 3:"),
         (
             job("metafed", task={"kind": "regression"}),
-            "by the share of right answers, and a task of the kind 'regression'",
+            "by their accuracy, and a task of the kind 'regression'",
         ),
-        (job("metafed", target=0.9), "target = 0.9 goes by the job's one model"),
+        (job("metafed", target=0.9), "target = 0.9 applies to the job's one model"),
         (job("fedbn", target=0.9), "the result is a model for each device: leave target out"),
-        (job("fedbn", model={"batchnorm": "frozen"}), "devices are to keep their own: leave it out"),
+        (job("fedbn", model={"batchnorm": "frozen"}), "devices keep their own: leave it out"),
         (job("metafed", model={"batchnorm": "frozen"}, objective={"share_norms": False}), "leave it out, or set it"),
-        (job("fedavg", tours={"on_lost_visit": "swap", "spares": 0}), "tours.spares = 0 gives a tour none"),
-        (job("fedavg", tours={"on_lost_visit": "retry", "retries": 0}), "tours.retries = 0 never tries again"),
+        (job("fedavg", tours={"on_lost_visit": "swap", "spares": 0}), "tours.spares = 0 gives a tour no spare"),
+        (job("fedavg", tours={"on_lost_visit": "retry", "retries": 0}), "tours.retries = 0 never retries"),
     ],
 )
-def test_a_job_that_says_otherwise_than_its_strategy(asked: JobSettings, said: str) -> None:
-    assert said in told(asked.parts(), asked)
-    assert objections(asked.parts()) == []
+def test_job_that_contradicts_its_strategy_is_rejected(settings: JobSettings, output: str) -> None:
+    assert output in reported(settings.parts(), settings)
+    assert objections(settings.parts()) == []
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_job_that_says_the_same_is_fine(name: str) -> None:
+def test_job_that_repeats_its_strategy_is_accepted(name: str) -> None:
     rounds = fixed_rounds(named(name, "here").schedule)
-    for asked in (job(name), job(name, rounds=rounds or 7), job(name, tours={"on_lost_visit": "swap"})):
-        assert objections(asked.parts(), asked) == []
+    for settings in (job(name), job(name, rounds=rounds or 7), job(name, tours={"on_lost_visit": "swap"})):
+        assert objections(settings.parts(), settings) == []
     assert job(name).tours == TourSettings()
 
 
 class Arranges(msgspec.Struct):
-    """An arranger of one's own."""
+    """A custom arranger."""
 
     depth: int = 1
 
@@ -274,7 +296,7 @@ class Arranges(msgspec.Struct):
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> str:
-    """This module, as a job file names it."""
+    """Return the name of the class in this module, as a job file has it."""
     import sys
     from types import ModuleType
 
@@ -285,31 +307,37 @@ def here(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("kind", ["estimator", "arranger", "schedule", "aggregator"])
-def test_own_parts_of_the_coordinator_must_be_installed_there(kind: str) -> None:
-    said = [each for each in objections(mixed("fedavg", **{kind: {NAME: "not.there:Mine"}})) if "not.there" in each]
-    assert len(said) == 1
-    assert said[0].startswith("not.there:Mine is not installed here")
+def test_custom_coordinator_parts_must_be_installed(kind: str) -> None:
+    output = [each for each in objections(mixed("fedavg", **{kind: {NAME: "not.there:Mine"}})) if "not.there" in each]
+    assert len(output) == 1
+    assert output[0].startswith("not.there:Mine is not installed here")
 
 
-def test_own_parts_must_have_their_method_and_know_their_settings(here: str) -> None:
+def test_custom_parts_need_methods_and_known_settings(here: str) -> None:
     assert objections(mixed("fedavg", arranger={NAME: here, "depth": 2})) == []
-    assert re.match("parts_of_mine:Arranges has no depart and no merges", told(mixed("fedavg", schedule={NAME: here})))
-    assert re.match("parts_of_mine:Arranges has no aggregate", told(mixed("fedavg", aggregator={NAME: here})))
-    assert re.match("parts_of_mine:Arranges has no estimate", told(mixed("fedavg", estimator={NAME: here})))
-    assert "cannot be made of" in told(mixed("fedavg", arranger={NAME: here, "depth": "deep"}))
+    assert re.match(
+        "parts_of_mine:Arranges lacks the methods depart, merges", reported(mixed("fedavg", schedule={NAME: here}))
+    )
+    assert re.match(
+        "parts_of_mine:Arranges lacks the methods aggregate", reported(mixed("fedavg", aggregator={NAME: here}))
+    )
+    assert re.match(
+        "parts_of_mine:Arranges lacks the methods estimate", reported(mixed("fedavg", estimator={NAME: here}))
+    )
+    assert "cannot be created with" in reported(mixed("fedavg", arranger={NAME: here, "depth": "deep"}))
 
 
-def test_an_own_arranger_that_may_repeat_a_device_is_refused_with_memory(here: str) -> None:
+def test_memory_rejects_custom_arranger_that_repeats_devices(here: str) -> None:
     twice = {NAME: here, "once": False}
-    assert "may put a device on two tours at once" in told(mixed("feddyn", arranger=twice))
+    assert "may put a device on two tours at once" in reported(mixed("feddyn", arranger=twice))
     assert objections(mixed("feddyn", arranger={NAME: here})) == []
     assert objections(mixed("fedprox", arranger=twice)) == []
     assert objections(mixed("feddyn", arranger=twice, schedule={NAME: "ring", "trips": 2})) == []
 
 
-def test_a_visit_may_not_be_over_before_its_lease() -> None:
+def test_deadline_must_not_be_shorter_than_lease() -> None:
     short = job("visit", tours={"lease": 60, "deadline": 59})
     (reason,) = objections(short.parts(), short)
-    assert reason.startswith("tours.deadline = 59 is over before a lease of tours.lease = 60 seconds is: ")
+    assert reason.startswith("tours.deadline = 59 ends before a lease of tours.lease = 60 seconds: ")
     for fine in ({"lease": 60, "deadline": 60}, {"lease": 1e6}):
         assert objections(job("visit", tours=fine).parts(), job("visit", tours=fine)) == []

@@ -1,4 +1,4 @@
-"""The built-in data set, and what a job says of its own files."""
+"""Tests of the built-in data set, and of the settings of a job's files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_digits_are_those_of_scikit_learn() -> None:
+def test_digits_match_scikit_learn() -> None:
     x, y = digits()
     bunch = load_digits()
     assert (x.dtype, y.dtype) == (np.dtype(np.float32), np.dtype(np.int64))
@@ -29,13 +29,13 @@ def test_digits_are_those_of_scikit_learn() -> None:
     np.testing.assert_array_equal(y, bunch.target)
 
 
-def test_reading_them_does_not_load_scikit_learn() -> None:
+def test_reading_digits_does_not_load_scikit_learn() -> None:
     code = "import sys, coordinator.jobs.data as data; data.digits(); print({'sklearn', 'scipy'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 def public(folder: Path, **data: Any) -> PublicData:
-    """The public side of a job whose test set has its labels first and no header."""
+    """Return the public side of a job whose test set has its labels first and no header."""
     draw = np.random.default_rng(3)
     rows = [f"{at % 2},{draw.integers(0, 17)},{16 * (at % 9 == 0)}" for at in range(60)]
     (folder / "test.csv").write_text("\n".join(rows))
@@ -43,27 +43,27 @@ def public(folder: Path, **data: Any) -> PublicData:
     return public_data(JobSettings(name="job", data=validated(settings, JobData, "job.toml")))
 
 
-def test_a_jobs_own_file_is_doubted_like_a_devices(tmp_path: Path) -> None:
+def test_odd_job_data_gives_a_warning(tmp_path: Path) -> None:
     (odd,) = public(tmp_path).odd
     assert "test.csv: labels look like values or pixels" in odd
     assert "(--label first)" in odd
     assert public(tmp_path, label="first").odd == ()
 
 
-def test_devices_are_told_where_values_are_expected(tmp_path: Path) -> None:
+def test_value_range_for_devices_follows_scale_and_setting(tmp_path: Path) -> None:
     assert public(tmp_path, label=1).values == ValueRange(0, 16)
     assert public(tmp_path, label=1, scale="0..16 to -1..1").values == ValueRange(-1, 1)
     assert public(tmp_path, label=1, range=[0, 20]).values == ValueRange(0, 20, demanded=True)
 
 
-def test_a_demand_that_the_jobs_own_file_does_not_meet_is_refused(tmp_path: Path) -> None:
+def test_job_data_outside_required_range_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.range is 0 to 1, and the job's own samples go from 0 to 16"):
         public(tmp_path, label=1, range=[0, 1])
     with pytest.raises(ConfigError, match=r"such as \[0, 16\]"):
         public(tmp_path, range=[3, 1])
 
 
-def test_a_test_set_that_exemplars_use_up_is_said(tmp_path: Path) -> None:
+def test_exemplars_using_up_the_test_set_give_a_warning(tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", x=np.arange(7.0).reshape(7, 1), y=np.array([0, 0, 0, 1, 1, 2, 2]))
     data = JobData(test=str(tmp_path / "few.npz"), exemplars_per_class=2)
     found = public_data(JobSettings(name="job", data=data))
@@ -73,7 +73,7 @@ def test_a_test_set_that_exemplars_use_up_is_said(tmp_path: Path) -> None:
     assert len(there(found.test).y) == 4
 
 
-def test_small_test_set_has_fewer_exemplars(tmp_path: Path) -> None:
+def test_small_test_set_gives_fewer_exemplars(tmp_path: Path) -> None:
     def found(counts: tuple[int, ...]) -> PublicData:
         y = np.repeat(np.arange(len(counts)), counts)
         np.savez(tmp_path / "few.npz", x=np.arange(float(len(y))).reshape(-1, 1), y=y)
@@ -87,7 +87,7 @@ def test_small_test_set_has_fewer_exemplars(tmp_path: Path) -> None:
         found((1, 1))
 
 
-def test_columns_of_a_job_by_name(tmp_path: Path) -> None:
+def test_job_columns_are_matched_by_name(tmp_path: Path) -> None:
     rows = [f"{at % 2},{at},{100 + at}" for at in range(40)]
     (tmp_path / "test.csv").write_text("\n".join(["state,temp,rpm", *rows]))
     turned = [f"{100 + at},{at % 2},{at}" for at in range(40)]
@@ -116,6 +116,6 @@ def test_columns_of_a_job_by_name(tmp_path: Path) -> None:
     assert found(test=str(tmp_path / "test.npz")).table == TableSpec()
     with pytest.raises(DataError, match=r"data\.columns names 3 columns, and a sample of the job has 2"):
         found(test=str(tmp_path / "test.npz"), columns=["a", "b", "c"])
-    with pytest.raises(ConfigError, match="columns has a name twice"):
+    with pytest.raises(ConfigError, match="columns lists a name twice"):
         found(test=str(tmp_path / "test.npz"), columns=["a", "a"])
     assert found(test="digits").table is None

@@ -1,4 +1,4 @@
-"""A job file as it is sent to the coordinator."""
+"""Tests of a job file as it is sent to the coordinator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def test_data_is_found_from_anywhere(tmp_path: Path) -> None:
+def test_data_paths_are_relative_to_the_job_file(tmp_path: Path) -> None:
     text = job_text(write(tmp_path, JOB))
     assert tomllib.loads(text) == {
         **tomllib.loads(JOB),
@@ -40,13 +40,13 @@ def test_data_is_found_from_anywhere(tmp_path: Path) -> None:
     assert read_job(text, "it").model.options == {"hidden": [32, 16]}
 
 
-def test_digits_are_no_file_and_the_name_can_be_another(tmp_path: Path) -> None:
+def test_digits_stay_a_name_and_job_can_be_renamed(tmp_path: Path) -> None:
     text = job_text(write(tmp_path, 'name = "first"\n[data]\ntest = "digits"\n'), "second")
     assert tomllib.loads(text) == {"name": "second", "data": {"test": "digits"}}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("nme = 1", "job.toml: unknown key 'nme'; did you mean 'name'"),
         ('name = "A"\n[data]\ntest = "digits"', "job.toml: the job's name 'A' is not a valid name"),
@@ -54,12 +54,12 @@ def test_digits_are_no_file_and_the_name_can_be_another(tmp_path: Path) -> None:
         ('name = "a"\n[data]\ntest = "digits"\n[model.options]\nx = "' + 50_000 * "x" + '"', "50000 characters"),
     ],
 )
-def test_mistakes_are_found_before_anything_is_sent(text: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_mistakes_are_found_before_sending(text: str, output: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=output):
         job_text(write(tmp_path, text))
 
 
-def test_files_of_the_model_are_named_as_a_whole(tmp_path) -> None:
+def test_model_paths_become_absolute(tmp_path) -> None:
     file = tmp_path / "job.toml"
     file.write_text('name = "a"\nmodel = { name = "net:Net", path = "nets", start = "a.pth" }\ndata.test = "digits"\n')
     job = read_job(job_text(file), "it")
@@ -73,12 +73,12 @@ def test_files_of_the_model_are_named_as_a_whole(tmp_path) -> None:
     ("model", "words"),
     [
         ('start = "weights.txt"', "or a file with weights, .safetensors, .pt, .pth, .bin or .onnx"),
-        ("new_head = true", "model.new_head is about weights to start from: name them in model.start"),
-        ('path = "nets"', "path is where a class of one's own is"),
-        ('name = "torchvision:resnet18"\npath = "nets"', "path is where a class of one's own is"),
+        ("new_head = true", "model.new_head needs start weights: name them in model.start"),
+        ('path = "nets"', "path is the folder of a custom class"),
+        ('name = "torchvision:resnet18"\npath = "nets"', "path is the folder of a custom class"),
         ('train = ["fc.*"]', "did you mean 'trains'"),
     ],
 )
-def test_mistakes_about_the_model_are_named(model: str, words: str) -> None:
+def test_model_mistakes_are_named(model: str, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         read_job(f'name = "a"\ndata.test = "digits"\n[model]\n{model}', "it")

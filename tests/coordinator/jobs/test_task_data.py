@@ -1,4 +1,4 @@
-"""The public side of tasks: targets, scales, strata and exemplars in files, and files that do not fit."""
+"""Tests of the public data of tasks: targets, scales, strata and exemplars in files, and unsuitable files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def saved(folder: Path, x: Any, y: Any = None) -> Path:
 X = np.arange(160, dtype=np.float32).reshape(40, 4) * [1, 10, 100, 0]
 
 
-def test_quantities_have_their_scale_and_strata(tmp_path: Path) -> None:
+def test_regression_targets_have_scale_and_strata(tmp_path: Path) -> None:
     y = np.stack([np.arange(40.0), 1000 + 5 * np.arange(40.0)], 1)
     found = read(saved(tmp_path, X, y), task__targets=["load", "price"])
     assert found.task
@@ -48,7 +48,7 @@ def test_quantities_have_their_scale_and_strata(tmp_path: Path) -> None:
     assert len(found.exemplars.y) == 12
     assert len(found.test.y) == 28
     assert {*found.exemplars.y} == {0, 1, 2, 3}
-    targets = found.exemplars.compared()
+    targets = found.exemplars.expected()
     assert found.scaling
     np.testing.assert_allclose(found.scaling[0], targets.astype(np.float64).mean(axis=0))
     np.testing.assert_allclose(found.scaling[1], targets.astype(np.float64).std(axis=0))
@@ -61,7 +61,7 @@ def test_quantities_have_their_scale_and_strata(tmp_path: Path) -> None:
     assert read(saved(tmp_path, X, y), task__loss="l1").task != found.task
 
 
-def test_what_is_faulty_is_only_tested(tmp_path: Path) -> None:
+def test_faulty_samples_are_used_only_for_testing(tmp_path: Path) -> None:
     labels = np.array(["ok"] * 30 + ["hot"] * 10)
     found = read(saved(tmp_path, X, labels), task__kind="reconstruction")
     assert found.task
@@ -69,14 +69,14 @@ def test_what_is_faulty_is_only_tested(tmp_path: Path) -> None:
     assert found.test
     assert found.task.target is None
     assert found.output == (4,)
-    marks = found.test.marked()
+    marks = found.test.faulty_mask()
     assert marks is not None
     assert marks.sum() == 10
-    assert found.exemplars.marked() is None
+    assert found.exemplars.faulty_mask() is None
     assert found.exemplars.arrays()[0].max() <= X[:30].max()
 
 
-def test_labels_and_tokens_have_their_blind_loss(tmp_path: Path) -> None:
+def test_labels_and_tokens_have_a_blind_loss(tmp_path: Path) -> None:
     flags = (np.arange(120).reshape(40, 3) % 2).astype(np.int64)
     found = read(saved(tmp_path, X, flags), task__kind="multilabel", data__classes=["a", "b", "c"])
     assert found.task
@@ -90,7 +90,7 @@ def test_labels_and_tokens_have_their_blind_loss(tmp_path: Path) -> None:
 NAN = np.where(np.arange(40) % 4 == 0, np.nan, np.arange(40.0))
 
 
-def test_targets_that_are_missing_are_left_out_and_told(tmp_path: Path) -> None:
+def test_missing_targets_are_skipped_and_reported(tmp_path: Path) -> None:
     found = read(saved(tmp_path, X, NAN))
     assert found.test
     assert found.exemplars
@@ -98,7 +98,7 @@ def test_targets_that_are_missing_are_left_out_and_told(tmp_path: Path) -> None:
     assert any("10 samples whose target is missing" in line for line in found.skipped)
 
 
-def test_few_samples_have_fewer_exemplars_of_each_stratum(tmp_path: Path) -> None:
+def test_few_samples_give_fewer_exemplars_per_stratum(tmp_path: Path) -> None:
     found = read(saved(tmp_path, X, np.arange(40.0)), data__exemplars_per_class=100)
     assert found.test
     assert found.exemplars
@@ -118,7 +118,7 @@ def test_few_samples_have_fewer_exemplars_of_each_stratum(tmp_path: Path) -> Non
         (np.array(["hot"] * 40), {"task__kind": "reconstruction"}, "no sample that is labelled as normal"),
     ],
 )
-def test_files_that_do_not_fit_are_refused(tmp_path: Path, y: Any, changes: dict[str, Any], reason: str) -> None:
+def test_unsuitable_files_are_rejected(tmp_path: Path, y: Any, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         read(saved(tmp_path, X, y), **changes)
 
@@ -126,25 +126,25 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, y: Any, changes: dict
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"task__loss": "cross-entropy"}, "is no loss of the kind 'regression': take 'mse'"),
+        ({"task__loss": "cross-entropy"}, "is not a loss of the kind 'regression': set 'mse'"),
         ({"task__kind": "forecast"}, r"needs task\.steps"),
-        ({"task__steps": 3}, r"task\.steps is of a forecast"),
-        ({"task__vocabulary": 3}, r"task\.vocabulary is of tokens"),
-        ({"task__targets": ["a", "a"]}, "names a quantity twice"),
-        ({"task__features": ["1"]}, "for a loss of your own"),
+        ({"task__steps": 3}, r"task\.steps is only for a forecast"),
+        ({"task__vocabulary": 3}, r"task\.vocabulary is only for tokens"),
+        ({"task__targets": ["a", "a"]}, "lists a quantity twice"),
+        ({"task__features": ["1"]}, "for a custom loss"),
         ({"task__kind": "regresion"}, "regression"),
-        ({"data__classes": ["a", "b"]}, r"data\.classes are of a classification"),
+        ({"data__classes": ["a", "b"]}, r"data\.classes is only for a classification"),
         ({"target": "accuracy >= 0.9"}, "write one of"),
         ({"data__test": None}, r"without data\.test, both task\.targets and data\.input must be given"),
-        ({"data__test": None, "strategy": "naive-gsp-icg"}, "knows devices by strata"),
+        ({"data__test": None, "strategy": "naive-gsp-icg"}, "describes devices by strata"),
     ],
 )
-def test_mistakes_in_a_job_file_are_named(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+def test_job_file_mistakes_are_named(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         read_job(text(tmp_path / "test.npz", **changes), "job")
 
 
-def test_a_job_without_any_file_says_what_it_learns(tmp_path: Path) -> None:
+def test_job_without_files_describes_its_task(tmp_path: Path) -> None:
     found = read(None, data__input=[4], task__targets=["load"])
     assert found.task
     assert (found.output, found.scaling, found.exemplars, found.strata) == ((1,), None, None, 1)

@@ -6,15 +6,17 @@ from typing import Any
 
 import msgspec
 
-from coordinator.audit_records import ActLogged
+from coordinator.audit_records import AuditRecorded
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.sites import ReadRoster, RosterRead
 from coordinator.records import JobCompiled, RoundClosed
 from coordinator.rounds.planning import PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob
 from coordinator.rounds.results import CloseRound
-from sojourn.node.machine import Append, Did, Do, Present, Pulled, Received, Undo
-from sojourn.protocol.messages import Birth, Death, Presence, Roster, Submit, Toured
+from sojourn.node.machine import Append, CancelWork, Present, Pulled, Received, StartWork, WorkDone
+from sojourn.protocol.messages import Birth, Death, Presence, Roster, Toured
+from sojourn.protocol.operator_messages import Submit
+from sojourn.protocol.task import ABILITIES, OF_MODELS
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Member, Offer, RoundReport, TourId
 from sojourn.store.blobs import ref_of
@@ -28,7 +30,7 @@ KIT, MODEL, EXEMPLARS, TEST, REPORTS, MEMBERS = (
 )
 BORN: Presence = Birth()
 DEAD: Presence = Death()
-OFFER = Offer("1", "m", "r", 4, 0, ("sgd",), "npz")
+OFFER = Offer("1", "m", "r", 4, 0, ("sgd",), "npz", (), tuple(it for it in ABILITIES if it not in OF_MODELS))
 
 
 def site(name: str) -> Address:
@@ -47,8 +49,8 @@ def result(number: int, round_: int = 1):
 
 
 def is_logged(effect: Any) -> bool:
-    """Whether an effect is an entry of the audit log: these have tests of their own."""
-    return isinstance(effect, Append) and isinstance(effect.record, ActLogged)
+    """Whether an effect is an entry of the audit log: these are tested separately."""
+    return isinstance(effect, Append) and isinstance(effect.record, AuditRecorded)
 
 
 class Bench:
@@ -59,7 +61,7 @@ class Bench:
         self.records: list[bytes] = []
         self.work: dict[str, Any] = {}
 
-    def tell(self, event, now=0.0) -> list[Any]:
+    def notify(self, event, now=0.0) -> list[Any]:
         return self.note(self.cloud.handle(event, now))
 
     def note(self, effects: list[Any]) -> list[Any]:
@@ -67,36 +69,36 @@ class Bench:
             match effect:
                 case Append():
                     self.records.append(msgspec.msgpack.encode(effect.record))
-                case Do():
+                case StartWork():
                     self.work[effect.key] = effect.work
-                case Undo():
+                case CancelWork():
                     self.work.pop(effect.key, None)
         assert self.replayed().snapshot() == self.cloud.snapshot()
         return [effect for effect in effects if not is_logged(effect)]
 
     @property
     def changes(self) -> list[bytes]:
-        """The records of what was done, without those of who asked for it."""
-        return [record for record in self.records if b"act-logged/1" not in record]
+        """The effects' records, without those of the audit log."""
+        return [record for record in self.records if b"audit-recorded/1" not in record]
 
     def replayed(self, cut=0) -> Coordinator:
         return replayed(Coordinator("c"), self.records, cut)
 
-    def hear(self, sender, message, now=0.0, epoch=BOOT) -> list[Any]:
-        return self.tell(Received(sender, epoch, message), now)
+    def receive(self, sender, message, now=0.0, epoch=BOOT) -> list[Any]:
+        return self.notify(Received(sender, epoch, message), now)
 
     def did(self, form, outcome, now=0.0) -> list[Any]:
-        """The piece of work of this kind is done."""
+        """Complete the pending work of this kind."""
         key = next(key for key, work in self.work.items() if isinstance(work, form))
         work = self.work.pop(key)
-        return self.tell(Did(key, outcome(work) if callable(outcome) else outcome), now)
+        return self.notify(WorkDone(key, outcome(work) if callable(outcome) else outcome), now)
 
     def join(self, name: str, devices=(), epoch=BOOT, revision=1, now=0.0) -> list[Any]:
-        """A site is born and tells its roster."""
-        self.tell(Present(site(name), epoch, Birth()), now)
+        """A site is born and sends its roster."""
+        self.notify(Present(site(name), epoch, Birth()), now)
         members = ref_of(f"{name} {devices} {revision}".encode())
-        self.hear(site(name), Roster(revision, members), now, epoch)
-        self.tell(Pulled(members.digest), now)
+        self.receive(site(name), Roster(revision, members), now, epoch)
+        self.notify(Pulled(members.digest), now)
         listed = tuple(Member(device, epoch, OFFER) for device in devices)
         return self.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, listed), now)
 
@@ -108,26 +110,26 @@ class Bench:
         return self.did(PlanRound, lambda work: plan_round(work, MemoryBlobs()), now)
 
     def running(self, joined=0.0, **changes) -> list[Any]:
-        """A job with one tour at each of two sites that came at `joined`; returns the effects of its plan."""
+        """Start a job with a tour at each of two sites that connected at `joined`; return its plan's effects."""
         self.join("s1", ("a",), now=joined)
         self.join("s2", ("b",), now=joined)
-        self.hear(OPERATOR, Submit("t", text(**changes)))
+        self.receive(OPERATOR, Submit("t", text(**changes)))
         self.compile()
         return self.plan()
 
     def trained(self) -> None:
-        """The first round of the job has a result, and the next is under way."""
+        """Complete the first round of a job and begin the next."""
         for tour in self.cloud.state.jobs["job"].tours:
             self.toured(tour.number, tour.site)
         self.close()
         self.plan()
 
     def toured(self, number: int, name: str, round_=1, now=0.0) -> list[Any]:
-        """A site brings a tour's result, and it is fetched."""
+        """Report a tour's result from its site, and fetch it."""
         ref = result(number, round_)
-        self.hear(site(name), Toured(TourId("job", round_, number, 1), {"model": ref}, 5, REPORTS, 0), now)
-        self.tell(Pulled(ref.digest), now)
-        return self.tell(Pulled(REPORTS.digest), now)
+        self.receive(site(name), Toured(TourId("job", round_, number, 1), {"model": ref}, 5, REPORTS, 0), now)
+        self.notify(Pulled(ref.digest), now)
+        return self.notify(Pulled(REPORTS.digest), now)
 
     def close(self, now=0.0, accuracy=0.5) -> list[Any]:
         def closed(work: CloseRound):

@@ -1,4 +1,4 @@
-"""A coordinator on a bench whose clock on the wall is known, and what its operator is told of the fleet."""
+"""A coordinator on a bench with a fixed clock, and its answers to an operator about the fleet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.fleet_records import VisitOutcome
 from coordinator.machine.coordinator import Coordinator
 from coordinator.records import DevicesEstimated, RoundClosed
 from coordinator.rounds.results import CloseRound
-from sojourn.protocol.fleet_messages import InspectFleet
+from sojourn.protocol.operator_messages import InspectFleet
 from sojourn.protocol.wire import RoundReport
 from tests.coordinator.machine.cloud_bench import MODEL, OPERATOR, Bench
 from tests.sojourn.store.replays import replayed, sends
@@ -19,7 +19,7 @@ WALL = 1_790_000_000.0
 
 
 class FleetBench(Bench):
-    """Closes rounds with visits, and asks about the fleet."""
+    """Closes rounds with visits, and sends requests about the fleet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,17 +44,17 @@ class FleetBench(Bench):
                 return DevicesEstimated(
                     work.state.name, signatures, silent, failures, 0, known, failed=len(failures), visited=visited
                 )
-            report = RoundReport(work.state.round, accuracy, 1.0, 2, 2, 0, 0, 1.0, {}, work.state.unestimated or ())
+            report = RoundReport(work.state.round, accuracy, 1.0, 2, 2, 0, 0, 1.0, {}, work.state.unestimated)
             return RoundClosed(work.state.name, {"model": MODEL}, {"model": MODEL}, (), report, visited=visited)
 
         return self.did(CloseRound, closed, now)
 
     def ask(self, about: Any = "devices", now=0.0, **how) -> Any:
-        (answer,) = sends(self.hear(OPERATOR, InspectFleet("t", about, **how), now))
+        (answer,) = sends(self.receive(OPERATOR, InspectFleet("t", about, **how), now))
         return answer
 
     def all(self, about: Any, now=0.0, **how) -> list[Any]:
-        """All pages."""
+        """Return the entries of all pages."""
         found, page = [], self.ask(about, now, **how)
         found += getattr(page, about)
         while page.next:

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.machine.authorization import Trust
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.trust import Trust
-from sojourn.node.machine import Pulled, Send, Woke
-from sojourn.protocol.release import Goods, Health, HealthRules, Order, Parcel, sign
+from sojourn.node.machine import Pulled, Send, TimerFired
+from sojourn.protocol.release import BlobRef, Goods, Health, HealthRules, Order, sign
 from sojourn.protocol.release_messages import DeviceReport, InspectReleases, ReleaseReport, Rollout, Ship, Steer
 from sojourn.protocol.signing import Signer
 from sojourn.protocol.wire import Ref
@@ -19,8 +19,8 @@ from tests.coordinator.machine.cloud_bench import OPERATOR, Bench, site
 from tests.sojourn.store.replays import replayed, sends
 
 SIGNER = Signer(Ed25519PrivateKey.generate())
-RULES = HealthRules(soak=10.0, patience=100.0, quorum=1)
-"""One device's word is enough; that it needs company otherwise has tests of its own."""
+RULES = HealthRules(soak=10.0, timeout=100.0, quorum=1)
+"""One complaint is enough; larger quorums are tested separately."""
 
 
 def refs(version: int) -> tuple[Ref, Ref]:
@@ -28,20 +28,20 @@ def refs(version: int) -> tuple[Ref, Ref]:
 
 
 def goods(version: int) -> Goods | None:
-    return Goods(*(Parcel(ref.digest, ref.size) for ref in refs(version))) if version else None
+    return Goods(*(BlobRef(ref.digest, ref.size) for ref in refs(version))) if version else None
 
 
 def rollout(
     version=1, before=0, serial=1, ticket="t", stages=(0.5, 1.0), rules=RULES, undo=True, line="l", fleet="sojourn"
 ) -> Rollout:
-    """Forward to a version by this serial, and back to the one before by the next."""
+    """Return the order to a version with this serial, and the order back with the next serial."""
     forward = Order(fleet, line, serial, version, goods(version))
     back = Order(fleet, line, serial + 1, before, goods(before), rollback=True)
     return Rollout(ticket, sign(forward, SIGNER), sign(back, SIGNER), *refs(version), stages, rules, undo)
 
 
 class RolloutBench(Bench):
-    """Its clock is its own; devices obey and answer when they are told to."""
+    """It has its own clock; devices follow orders and answer when a test makes them."""
 
     def __init__(self, devices=(), sites=1, key="") -> None:
         super().__init__()
@@ -51,19 +51,19 @@ class RolloutBench(Bench):
             self.join(f"s{number}", tuple(devices[number::sites]))
         self.devices = list(devices)
 
-    def tell(self, event, now=None) -> list[Any]:
+    def notify(self, event, now=None) -> list[Any]:
         if now is not None:
             self.now = max(self.now, now)
-        return super().tell(event, self.now)
+        return super().notify(event, self.now)
 
     def begin(self, version=1, **how) -> list[Any]:
-        """An operator begins a rollout, and its goods come."""
-        self.hear(OPERATOR, rollout(version, **how))
-        self.tell(Pulled(refs(version)[0].digest))
-        return self.tell(Pulled(refs(version)[1].digest))
+        """Start a rollout, and deliver its blobs."""
+        self.receive(OPERATOR, rollout(version, **how))
+        self.notify(Pulled(refs(version)[0].digest))
+        return self.notify(Pulled(refs(version)[1].digest))
 
     def of_releases(self) -> list[bytes]:
-        """The records but for those of who came and went."""
+        """Return the records without those of connections."""
         return [record for record in self.changes if b"fleet-changed" not in record]
 
     def line(self, name="l"):
@@ -73,39 +73,39 @@ class RolloutBench(Bench):
         self, device: str, serial: int, version=1, state="serving", health=None, detail="", line="l", through=None
     ):
         message = DeviceReport(device, ReleaseReport(line, serial, version, state, detail, health or Health(rows=1)))
-        return self.hear(site(through or self.home(device)), message)
+        return self.receive(site(through or self.home(device)), message)
 
     def home(self, device: str) -> str:
-        """The site that has a device."""
+        """Return the site of a device."""
         return next((name for name, there in self.cloud.sites.reach().items() if device in there), "s0")
 
     def all_well(self, serial: int, version=1):
-        """Every device that was told serves."""
+        """Every device that got the order serves."""
         for device in list(self.line().members):
             effects = self.report(device, serial, version)
         return effects
 
     def wait(self, seconds: float) -> list[Any]:
-        """Time passes; it is woken when it asks for it."""
+        """Advance the clock, and fire timers when they are due."""
         end = self.now + seconds
         effects: list[Any] = []
         while (wake := self.cloud.wake_at()) is not None and wake <= end:
             self.now = max(self.now, wake)
-            effects += self.tell(Woke())
+            effects += self.notify(TimerFired())
             after = self.cloud.wake_at()
             assert after is None or after > self.now, "it would be woken for nothing, for ever"
         self.now = end
         return effects
 
     def steer(self, action, ticket="s", line="l"):
-        return self.hear(OPERATOR, Steer(ticket, line, action))
+        return self.receive(OPERATOR, Steer(ticket, line, action))
 
     def ask(self, line=None):
-        (answer,) = sends(self.hear(OPERATOR, InspectReleases("q", line)))
+        (answer,) = sends(self.receive(OPERATOR, InspectReleases("q", line)))
         return answer.lines
 
     def restart(self) -> None:
-        """The coordinator's power fails; sites tell their rosters again."""
+        """The coordinator's power fails; sites send their rosters again."""
         twin = replayed(Coordinator("c"), self.records)
         self.cloud = twin
         self.note(twin.start(self.now))
@@ -120,7 +120,7 @@ class RolloutBench(Bench):
 
 
 def shipped(effects) -> list[tuple[str, int, tuple[str, ...]]]:
-    """To which site, which order, for which devices."""
+    """Return the site, the order and the devices of each shipment."""
     found = []
     for effect in effects:
         if isinstance(effect, Send) and isinstance(effect.message, Ship):
@@ -129,5 +129,5 @@ def shipped(effects) -> list[tuple[str, int, tuple[str, ...]]]:
     return found
 
 
-def told(effects) -> set[str]:
+def reported(effects) -> set[str]:
     return {device for _, _, devices in shipped(effects) for device in devices}

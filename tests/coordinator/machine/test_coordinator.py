@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.machine.sites import ROSTER_PATIENCE, ReadRoster, RosterRead
+from coordinator.machine.sites import ROSTER_TIMEOUT, ReadRoster, RosterRead
 from coordinator.records import (
     DevicesEstimated,
     JobCompiled,
@@ -28,14 +28,23 @@ from coordinator.rounds.evaluation import MeasureRound
 from coordinator.rounds.planning import NotYet, PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob
 from coordinator.rounds.results import CloseRound
-from sojourn.node.machine import Append, Did, DidNot, Do, Linked, Present, Pull, Pulled, PullFailed, Send, Woke
+from sojourn.node.machine import (
+    Append,
+    LinkUp,
+    Present,
+    Pull,
+    Pulled,
+    PullFailed,
+    Send,
+    StartWork,
+    TimerFired,
+    WorkDone,
+    WorkFailed,
+)
 from sojourn.protocol.messages import (
     Birth,
     Death,
-    Inspect,
-    Jobs,
     Roster,
-    Submit,
     Tour,
     TourAccepted,
     TourCancel,
@@ -43,6 +52,7 @@ from sojourn.protocol.messages import (
     Toured,
     TourProgress,
 )
+from sojourn.protocol.operator_messages import Inspect, Jobs, Submit
 from sojourn.protocol.wire import Epoch, Member, RoundReport, TourId
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.machine.cloud_bench import (
@@ -67,11 +77,11 @@ from tests.coordinator.machine.cloud_bench import (
 from tests.sojourn.store.replays import sends
 
 
-def test_a_job_from_beginning_to_end() -> None:
+def test_job_runs_from_submission_to_end() -> None:
     bench = Bench()
     bench.join("s1", ("a",))
     bench.join("s2", ("b",))
-    effects = bench.hear(OPERATOR, Submit("t", text()))
+    effects = bench.receive(OPERATOR, Submit("t", text()))
     assert records(effects) == [JobSubmitted, JobStarted]
     assert effects[0].sync
     assert sends(effects, Jobs)[0].jobs[0].status == "queued"
@@ -89,7 +99,7 @@ def test_a_job_from_beginning_to_end() -> None:
     assert records(effects) == [TourArrived]
     assert sends(effects) == [TourAccepted(TourId("job", 1, 1, 1))]
     effects = bench.toured(0, "s1")
-    assert any(isinstance(effect, Do) and isinstance(effect.work, CloseRound) for effect in effects)
+    assert any(isinstance(effect, StartWork) and isinstance(effect.work, CloseRound) for effect in effects)
     assert records(bench.close()) == [RoundClosed]
     tours = sends(bench.plan(), Tour)
     assert [tour.id for tour in tours] == [TourId("job", 2, 2, 1), TourId("job", 2, 3, 1)]
@@ -100,14 +110,14 @@ def test_a_job_from_beginning_to_end() -> None:
     assert bench.cloud.wake_at() is None
 
 
-def test_a_plan_is_on_the_disk_before_its_tours_leave() -> None:
+def test_plan_is_on_disk_before_tours_are_sent() -> None:
     effects = Bench().running()
     planned = place(effects, lambda e: isinstance(e, Append))
     assert effects[planned].sync
     assert planned < place(effects, lambda e: isinstance(e, Send))
 
 
-def test_a_result_is_on_the_disk_before_it_is_accepted() -> None:
+def test_result_is_on_disk_before_it_is_accepted() -> None:
     bench = Bench()
     bench.running()
     effects = bench.toured(0, "s1")
@@ -117,60 +127,60 @@ def test_a_result_is_on_the_disk_before_it_is_accepted() -> None:
     assert arrived < place(effects, lambda e: isinstance(e, Send))
 
 
-def test_results_that_come_again_late_or_from_nowhere() -> None:
+def test_duplicate_late_and_foreign_results_are_handled() -> None:
     bench = Bench()
     bench.running()
     toured = Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0)
-    assert sum(isinstance(effect, Pull) for effect in bench.hear(site("s1"), toured)) == 2
-    assert not records(bench.hear(site("s1"), toured))
-    bench.tell(Pulled(result(0).digest))
-    bench.tell(Pulled(REPORTS.digest))
+    assert sum(isinstance(effect, Pull) for effect in bench.receive(site("s1"), toured)) == 2
+    assert not records(bench.receive(site("s1"), toured))
+    bench.notify(Pulled(result(0).digest))
+    bench.notify(Pulled(REPORTS.digest))
     before = bench.cloud.snapshot()
-    assert sends(bench.hear(site("s1"), toured)) == [TourAccepted(toured.tour)]
+    assert sends(bench.receive(site("s1"), toured)) == [TourAccepted(toured.tour)]
     for sender, other in (
         ("s2", toured.tour),
         ("s1", TourId("job", 1, 0, 2)),
         ("s1", TourId("job", 1, 9, 1)),
         ("s1", TourId("x", 1, 0, 1)),
     ):
-        answer = sends(bench.hear(site(sender), msgspec.structs.replace(toured, tour=other)))
+        answer = sends(bench.receive(site(sender), msgspec.structs.replace(toured, tour=other)))
         assert [type(message) for message in answer] == [TourDiscarded]
-        assert sends(bench.hear(site(sender), TourProgress(other, 0, 1, None, 0, 0, 0, 0))) == [TourCancel(other)]
+        assert sends(bench.receive(site(sender), TourProgress(other, 0, 1, None, 0, 0, 0, 0))) == [TourCancel(other)]
     assert bench.cloud.snapshot() == before
     bench.toured(1, "s2")
     bench.close()
-    assert sends(bench.hear(site("s1"), toured)) == [TourAccepted(toured.tour)]
+    assert sends(bench.receive(site("s1"), toured)) == [TourAccepted(toured.tour)]
 
 
-def test_a_result_that_cannot_be_fetched_is_fetched_when_it_is_offered_again() -> None:
+def test_failed_fetch_of_result_is_retried_on_next_offer() -> None:
     bench = Bench()
     bench.running()
     toured = Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0)
-    bench.hear(site("s1"), toured)
-    bench.tell(PullFailed(result(0).digest, "gone"))
-    assert sum(isinstance(effect, Pull) for effect in bench.hear(site("s1"), toured)) == 2
+    bench.receive(site("s1"), toured)
+    bench.notify(PullFailed(result(0).digest, "gone"))
+    assert sum(isinstance(effect, Pull) for effect in bench.receive(site("s1"), toured)) == 2
 
 
-def test_a_job_that_cannot_be_compiled_is_refused_and_the_next_begins() -> None:
+def test_job_that_does_not_compile_is_refused_and_next_starts() -> None:
     bench = Bench()
-    bench.hear(OPERATOR, Submit("t", text()))
-    bench.hear(OPERATOR, Submit("t2", text("next")))
+    bench.receive(OPERATOR, Submit("t", text()))
+    bench.receive(OPERATOR, Submit("t2", text("next")))
     (key,) = bench.work
-    effects = bench.tell(DidNot(key, "ModelError", "no such layer"))
+    effects = bench.notify(WorkFailed(key, "failed", "no such layer"))
     assert records(effects) == [JobEnded, JobStarted]
     assert bench.cloud.state.jobs["job"].detail == "no such layer"
 
 
-def test_a_job_waits_and_goes_on_when_devices_come() -> None:
+def test_waiting_job_resumes_when_devices_join() -> None:
     bench = Bench()
-    bench.hear(OPERATOR, Submit("t", text()))
+    bench.receive(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()
-    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed to begin; none is here"
+    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed to begin; none is connected"
     bench.join("s1", ("a",))
     bench.plan()
     assert bench.cloud.state.jobs["job"].detail == (
-        "2 devices are needed to begin; 1 is here (a). With fleet.devices = 1 it would begin with these "
+        "2 devices are needed to begin; 1 is connected (a). With fleet.devices = 1 it can begin with these "
         "(sojourn job continue job --devices 1)"
     )
     bench.join("s1", ("a", "b"), revision=2)
@@ -178,34 +188,34 @@ def test_a_job_waits_and_goes_on_when_devices_come() -> None:
     assert bench.cloud.state.jobs["job"].detail == ""
 
 
-def test_a_site_that_never_says_whom_it_has_is_not_waited_for_long() -> None:
+def test_site_without_roster_delays_a_job_only_briefly() -> None:
     bench = Bench()
     bench.join("s1", ("a", "b"))
-    bench.tell(Present(site("s2"), BOOT, Birth()), 5.0)
-    bench.hear(OPERATOR, Submit("t", text()), 6.0)
+    bench.notify(Present(site("s2"), BOOT, Birth()), 5.0)
+    bench.receive(OPERATOR, Submit("t", text()), 6.0)
     bench.compile(6.0)
-    assert bench.cloud.state.jobs["job"].detail == "s2 has not said yet which devices it has"
-    bench.tell(Woke(), 5.0 + ROSTER_PATIENCE)
+    assert bench.cloud.state.jobs["job"].detail == "s2 has not sent its roster yet"
+    bench.notify(TimerFired(), 5.0 + ROSTER_TIMEOUT)
     assert bench.cloud.state.jobs["job"].status == "waiting"
-    bench.tell(Woke(), 6.0 + ROSTER_PATIENCE)
+    bench.notify(TimerFired(), 6.0 + ROSTER_TIMEOUT)
     assert records(bench.plan(17.0)) == [RoundPlanned]
 
 
-def test_sites_that_change_while_a_plan_is_made_are_planned_with() -> None:
+def test_sites_that_change_during_planning_trigger_a_new_plan() -> None:
     bench = Bench()
-    bench.hear(OPERATOR, Submit("t", text()))
+    bench.receive(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.join("s1", ("a", "b"))
     effects = bench.plan()  # made before s1 came
-    assert any(isinstance(effect, Do) and isinstance(effect.work, PlanRound) for effect in effects)
+    assert any(isinstance(effect, StartWork) and isinstance(effect.work, PlanRound) for effect in effects)
     assert records(bench.plan()) == [RoundPlanned]
 
 
-def test_a_site_that_goes_and_comes_back_with_the_same_devices_is_planned_with() -> None:
+def test_returning_site_with_same_devices_is_included_in_plan() -> None:
     bench = Bench()
     bench.join("s1", ("a", "b"))
-    bench.tell(Present(site("s1"), BOOT, Death()))
-    bench.hear(OPERATOR, Submit("t", text()))
+    bench.notify(Present(site("s1"), BOOT, Death()))
+    bench.receive(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()
     assert bench.cloud.state.jobs["job"].status == "waiting"
@@ -213,16 +223,16 @@ def test_a_site_that_goes_and_comes_back_with_the_same_devices_is_planned_with()
     assert records(bench.plan()) == [RoundPlanned]
 
 
-def test_a_job_times_out_once() -> None:
+def test_job_times_out_once() -> None:
     bench = Bench()
-    bench.hear(OPERATOR, Submit("t", text(**{"fleet.timeout": 60})))
+    bench.receive(OPERATOR, Submit("t", text(**{"fleet.timeout": 60})))
     bench.compile(5.0)
     bench.plan(5.0)
     assert bench.cloud.wake_at() == 65.0
-    assert records(bench.tell(Woke(), 64.0)) == []
-    assert records(bench.tell(Woke(), 65.0)) == [JobEnded]
+    assert records(bench.notify(TimerFired(), 64.0)) == []
+    assert records(bench.notify(TimerFired(), 65.0)) == [JobEnded]
     assert bench.cloud.state.jobs["job"].detail == (
-        "waited 60 s for devices (fleet.timeout): 2 devices are needed to begin; none is here"
+        "waited 60 s for devices (fleet.timeout): 2 devices are needed to begin; none is connected"
     )
     assert bench.cloud.wake_at() is None
 
@@ -231,7 +241,7 @@ def test_a_job_times_out_once() -> None:
     ("policy", "others", "record"),
     [("wait", (), None), ("drop", ("a",), TourGivenUp), ("reassign", ("a",), TourMoved), ("reassign", (), TourGivenUp)],
 )
-def test_a_site_without_a_sign_of_life(policy, others, record) -> None:
+def test_silent_site_is_handled_by_lost_site_policy(policy, others, record) -> None:
     bench = Bench()
     bench.join("s3", others, now=-1.0)
     bench.running(joined=-1.0, **{"tours.on_lost_site": policy})
@@ -241,27 +251,27 @@ def test_a_site_without_a_sign_of_life(policy, others, record) -> None:
     other = next(tour for tour in bench.cloud.state.jobs["job"].tours if tour.hops == ("b",))
     assert lost in {at, "s1"}
     progress = TourProgress(TourId("job", 1, other.number, 1), 0, 1, "b", 0, 0, 0, 0)
-    bench.hear(site(other.site), progress, 20.0)
-    bench.tell(Present(site(lost), BOOT, Death()), 25.0)
-    effects = bench.tell(Woke(), 30.0)
+    bench.receive(site(other.site), progress, 20.0)
+    bench.notify(Present(site(lost), BOOT, Death()), 25.0)
+    effects = bench.notify(TimerFired(), 30.0)
     assert records(effects) == ([record] if record else [])
     sent = [(e.to, e.message) for e in effects if isinstance(e, Send)]
     asked = [(to.name, message.id.attempt) for to, message in sent if isinstance(message, Tour)]
     if record is TourMoved:
         assert asked[-1] == (({"s1", "s3"} - {lost}).pop(), 2)
         late = Toured(TourId("job", 1, first.number, 1), {}, 0, REPORTS, 0)
-        assert [type(message) for message in sends(bench.hear(site(lost), late, 31.0))] == [TourDiscarded]
+        assert [type(message) for message in sends(bench.receive(site(lost), late, 31.0))] == [TourDiscarded]
     elif record is None:
         assert asked[-1] == (lost, 1)
     else:
         late = Toured(TourId("job", 1, first.number, 1), {}, 0, REPORTS, 0)
-        assert [type(message) for message in sends(bench.hear(site(lost), late, 31.0))] == [TourDiscarded]
+        assert [type(message) for message in sends(bench.receive(site(lost), late, 31.0))] == [TourDiscarded]
     effects = bench.toured(other.number, other.site, now=32.0)
-    assert any(isinstance(effect, Do) for effect in effects) == (record is TourGivenUp)
+    assert any(isinstance(effect, StartWork) for effect in effects) == (record is TourGivenUp)
 
 
 @pytest.mark.parametrize("policy", ["wait", "drop", "reassign"])
-def test_endless_progress_does_not_hold_a_job(policy) -> None:
+def test_endless_progress_does_not_block_a_job(policy) -> None:
     bench = Bench()
     bench.join("s3", ("a",), now=-1.0)
     bench.running(joined=-1.0, **{"tours.on_lost_site": policy, "tours.lease": 10, "tours.deadline": 20})
@@ -269,44 +279,44 @@ def test_endless_progress_does_not_hold_a_job(policy) -> None:
     bench.toured(second.number, second.site)
     for now in range(0, 40, 10):
         progress = TourProgress(TourId("job", 1, first.number, 1), 0, 1, "a", now, 10**6, 0, 0)
-        assert records(bench.hear(site(first.site), progress, float(now))) == []
-        assert records(bench.tell(Woke(), float(now))) == []
-    effects = bench.tell(Woke(), 40.0)  # a visit of 20 s, and as long again around it
+        assert records(bench.receive(site(first.site), progress, float(now))) == []
+        assert records(bench.notify(TimerFired(), float(now))) == []
+    effects = bench.notify(TimerFired(), 40.0)  # a visit of 20 s, and the same time for start and end
     assert records(effects) == [TourGivenUp]
     assert bench.cloud.state.jobs["job"].given_up == {first.number: "its tour is over the deadline of 40 s"}
-    assert any(isinstance(effect, Do) for effect in effects)
+    assert any(isinstance(effect, StartWork) for effect in effects)
     late = TourProgress(TourId("job", 1, first.number, 1), 0, 1, "a", 41, 10**6, 0, 0)
-    assert [type(message) for message in sends(bench.hear(site(first.site), late, 41.0))] == [TourCancel]
+    assert [type(message) for message in sends(bench.receive(site(first.site), late, 41.0))] == [TourCancel]
 
 
-def test_a_lease_runs_on_while_a_result_is_fetched() -> None:
+def test_lease_keeps_running_while_a_result_is_fetched() -> None:
     bench = Bench()
     bench.running(**{"tours.on_lost_site": "drop"})
-    bench.hear(site("s1"), Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0), 20.0)
-    bench.cloud.heard(site("s1"), 100, 40.0, spoke=True)
-    bench.hear(site("s2"), TourProgress(TourId("job", 1, 1, 1), 0, 1, "b", 0, 0, 0, 0), 40.0)
-    assert records(bench.tell(Woke(), 69.0)) == []
-    assert records(bench.tell(Woke(), 70.0)) == [TourGivenUp, TourGivenUp]
+    bench.receive(site("s1"), Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0), 20.0)
+    bench.cloud.on_traffic(site("s1"), 100, 40.0, sign_of_life=True)
+    bench.receive(site("s2"), TourProgress(TourId("job", 1, 1, 1), 0, 1, "b", 0, 0, 0, 0), 40.0)
+    assert records(bench.notify(TimerFired(), 69.0)) == []
+    assert records(bench.notify(TimerFired(), 70.0)) == [TourGivenUp, TourGivenUp]
 
 
-def test_an_edge_server_that_is_born_again_is_asked_for_its_tours_again() -> None:
+def test_restarted_edge_server_gets_its_tours_again() -> None:
     bench = Bench()
     bench.running()
     for number, name in enumerate(("s1", "s2")):
-        bench.hear(site(name), TourProgress(TourId("job", 1, number, 1), 0, 1, None, 0, 0, 0, 0))
-    assert sends(bench.tell(Present(site("s1"), BOOT, Birth())), Tour) == []
-    effects = bench.tell(Present(site("s1"), Epoch(1, b"lost one"), Birth()))
+        bench.receive(site(name), TourProgress(TourId("job", 1, number, 1), 0, 1, None, 0, 0, 0, 0))
+    assert sends(bench.notify(Present(site("s1"), BOOT, Birth())), Tour) == []
+    effects = bench.notify(Present(site("s1"), Epoch(1, b"lost one"), Birth()))
     assert [tour.id for tour in sends(effects, Tour)] == [TourId("job", 1, 0, 1)]
     bench.toured(0, "s1")
-    assert sends(bench.tell(Present(site("s1"), Epoch(2, b"lost one"), Birth())), Tour) == []
+    assert sends(bench.notify(Present(site("s1"), Epoch(2, b"lost one"), Birth())), Tour) == []
 
 
 @pytest.mark.parametrize("stage", ["compiling", "planning", "touring", "gathering", "closing", "waiting"])
-def test_a_restart_takes_the_job_up_where_it_was(stage) -> None:
+def test_restart_resumes_job_at_its_stage(stage) -> None:
     bench = Bench()
     bench.join("s1", ("a",))
     bench.join("s2", ("b",) if stage != "waiting" else ())
-    bench.hear(OPERATOR, Submit("t", text()))
+    bench.receive(OPERATOR, Submit("t", text()))
     steps = [
         ("compiling", bench.compile),
         ("planning", bench.plan),
@@ -320,11 +330,11 @@ def test_a_restart_takes_the_job_up_where_it_was(stage) -> None:
         step()
     twin = bench.replayed()
     effects = twin.start(0.0)
-    work = [type(effect.work) for effect in effects if isinstance(effect, Do)]
+    work = [type(effect.work) for effect in effects if isinstance(effect, StartWork)]
     tours = [tour.id.number for tour in sends(effects, Tour)]
     expected = {
         "compiling": ([PrepareJob], []),
-        "planning": ([], []),  # when the devices that were here are heard of again
+        "planning": ([], []),  # when the devices have reconnected
         "touring": ([], [0, 1]),
         "gathering": ([], [1]),
         "closing": ([CloseRound], []),
@@ -333,7 +343,7 @@ def test_a_restart_takes_the_job_up_where_it_was(stage) -> None:
     assert (work, tours) == expected[stage]
 
 
-def test_after_a_restart_a_round_waits_for_the_devices_that_were_here_but_not_for_ever() -> None:
+def test_restarted_round_waits_for_known_devices_for_a_while() -> None:
     for late in (False, True):
         bench = Bench()
         bench.running()
@@ -346,7 +356,7 @@ def test_after_a_restart_a_round_waits_for_the_devices_that_were_here_but_not_fo
         bench.join("s1", ("a",), now=101.0)
         assert bench.work == {}
         if late:
-            bench.tell(Woke(), 130.0)
+            bench.notify(TimerFired(), 130.0)
         else:
             bench.join("s2", ("b",), now=102.0)
         (plan,) = bench.work.values()
@@ -354,7 +364,7 @@ def test_after_a_restart_a_round_waits_for_the_devices_that_were_here_but_not_fo
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # one case for each kind of event
+def test_any_event_sequence_can_be_replayed(seed) -> None:  # noqa: C901  # one case for each kind of event
     draw = random.Random(seed)
     bench = Bench()
     estimated = DevicesEstimated("job", {}, (), (), 0)
@@ -368,7 +378,7 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
         which = TourId("job", round_, number, draw.choice([1, 1, 1, 2]))
         match draw.randint(0, 11):
             case 0:
-                bench.hear(OPERATOR, Submit("t", text(rounds=3, **{"tours.on_lost_site": "reassign"})), now)
+                bench.receive(OPERATOR, Submit("t", text(rounds=3, **{"tours.on_lost_site": "reassign"})), now)
             case 1 | 2 | 3 if bench.work:
                 key, work = bench.work.popitem()
                 outcomes: dict[type, Any] = {
@@ -378,23 +388,23 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
                     MeasureRound: lambda w: RoundMeasured(w.job, w.round, 0.5, 1.0),
                     CloseRound: lambda w: _closed(w) if w.state.phase == "train" else estimated,
                 }
-                bench.tell(Did(key, outcomes[type(work)](work)), now)
+                bench.notify(WorkDone(key, outcomes[type(work)](work)), now)
             case 4:
                 state, epoch = draw.choice([BORN, BORN, DEAD]), Epoch(draw.randint(1, 2), bytes(8))
-                bench.tell(Present(site(name), epoch, state), now)
+                bench.notify(Present(site(name), epoch, state), now)
             case 5:
-                bench.hear(site(name), Roster(draw.randint(1, 3), MEMBERS), now)
-                bench.tell(Pulled(MEMBERS.digest), now)
+                bench.receive(site(name), Roster(draw.randint(1, 3), MEMBERS), now)
+                bench.notify(Pulled(MEMBERS.digest), now)
             case 6 | 7:
-                bench.hear(site(name), Toured(which, {"model": result(number)}, 5, REPORTS, 0), now)
+                bench.receive(site(name), Toured(which, {"model": result(number)}, 5, REPORTS, 0), now)
             case 8:
-                bench.tell(draw.choice([Pulled(result(number).digest), Pulled(REPORTS.digest)]), now)
+                bench.notify(draw.choice([Pulled(result(number).digest), Pulled(REPORTS.digest)]), now)
             case 9:
-                bench.tell(draw.choice([PullFailed(REPORTS.digest, "gone"), Linked(), Woke()]), now)
+                bench.notify(draw.choice([PullFailed(REPORTS.digest, "gone"), LinkUp(), TimerFired()]), now)
             case 10:
-                bench.hear(site(name), TourProgress(which, 0, 1, None, 0, 0, 0, 0), now)
+                bench.receive(site(name), TourProgress(which, 0, 1, None, 0, 0, 0, 0), now)
             case 11:
-                bench.hear(OPERATOR, draw.choice([Inspect("t"), Inspect("t", "job")]), now)
+                bench.receive(OPERATOR, draw.choice([Inspect("t"), Inspect("t", "job")]), now)
         bench.cloud.live()
         bench.cloud.wake_at()
     for cut in range(len(bench.records)):
@@ -405,5 +415,10 @@ def _closed(work: CloseRound) -> RoundClosed:
     found = 0.5 if work.measure else nan
     report = RoundReport(work.state.round, found, found, 2, 2, 0, 0, 1.0, {})
     return RoundClosed(
-        work.state.name, {"model": MODEL}, {"model": MODEL}, (), report, keeps=RoundKeeps(unmeasured=not work.measure)
+        work.state.name,
+        {"model": MODEL},
+        {"model": MODEL},
+        (),
+        report,
+        keeps=RoundKeeps(evaluation_pending=not work.measure),
     )

@@ -7,9 +7,8 @@ from coordinator.machine.job_queue import FAILED_ROUNDS
 from coordinator.machine.waiting_jobs import PLAN_AGAIN
 from coordinator.records import JobEnded, RoundClosed, RoundFailed, RoundPlanned
 from coordinator.rounds.results import CloseRound
-from sojourn.node.machine import Woke
-from sojourn.protocol.job_messages import Continue
-from sojourn.protocol.messages import Submit
+from sojourn.node.machine import TimerFired
+from sojourn.protocol.operator_messages import Continue, Submit
 from tests.coordinator.machine.cloud_bench import OPERATOR, Bench, records, text
 
 HOT = "no device could train: 2 devices (a, b): declined, too hot"
@@ -17,7 +16,7 @@ AGAIN = "The next attempt starts in 60 s, or when another device connects"
 
 
 def home(bench: Bench, now: float = 0.0) -> None:
-    """The tours that are out come home."""
+    """Complete all tours that are out."""
     for tour in bench.cloud.state.jobs["job"].tours:
         bench.toured(tour.number, tour.site, bench.cloud.state.jobs["job"].round, now)
 
@@ -29,8 +28,8 @@ def fail(bench: Bench, now: float = 0.0):
 
 
 def retried(bench: Bench, now: float) -> None:
-    """The wait is over, and the round is planned again."""
-    bench.tell(Woke(), now)
+    """End the wait, and plan the round again."""
+    bench.notify(TimerFired(), now)
     assert records(bench.plan(now)) == [RoundPlanned]
 
 
@@ -42,7 +41,7 @@ def fail_for_good(bench: Bench) -> None:
         fail(bench, at * PLAN_AGAIN)
 
 
-def test_a_round_without_a_result_does_not_count_and_is_tried_again() -> None:
+def test_round_without_result_is_retried_and_not_counted() -> None:
     bench = Bench()
     bench.running()
     effects = fail(bench)
@@ -52,7 +51,7 @@ def test_a_round_without_a_result_does_not_count_and_is_tried_again() -> None:
     assert state.detail == f"attempt 1 of 3 at round 1 had no result: {HOT}. {AGAIN}"
     assert bench.work == {}
     assert bench.cloud.wake_at() == PLAN_AGAIN
-    bench.tell(Woke(), PLAN_AGAIN - 1)
+    bench.notify(TimerFired(), PLAN_AGAIN - 1)
     assert bench.work == {}
     retried(bench, PLAN_AGAIN)
     home(bench, PLAN_AGAIN)
@@ -60,7 +59,7 @@ def test_a_round_without_a_result_does_not_count_and_is_tried_again() -> None:
     assert (len(state.history), state.failed_rounds or 0) == (1, 0)
 
 
-def test_a_job_fails_after_three_rounds_in_a_row_without_a_result() -> None:
+def test_job_fails_after_three_failed_rounds_in_a_row() -> None:
     bench = Bench()
     bench.running()
     now = 0.0
@@ -75,7 +74,7 @@ def test_a_job_fails_after_three_rounds_in_a_row_without_a_result() -> None:
     assert (bench.work, bench.cloud.wake_at()) == ({}, None)
 
 
-def test_devices_that_decline_for_now_do_not_fail_a_job_before_its_timeout() -> None:
+def test_temporary_declines_do_not_fail_a_job_before_timeout() -> None:
     bench = Bench()
     bench.running()
     rests = (VisitOutcome(0, 0, "site", "a", "declined", "hours: 8:00 to 20:00"),)
@@ -88,14 +87,14 @@ def test_devices_that_decline_for_now_do_not_fail_a_job_before_its_timeout() -> 
         assert (state.status, state.failed_rounds or 0) == ("waiting", 0)
         assert state.detail == f"every device declines for now: {HOT}. {AGAIN}"
         now += 3600.0
-        bench.tell(Woke(), now)
+        bench.notify(TimerFired(), now)
         if now < state.settings.fleet.timeout:
             assert records(bench.plan(now)) == [RoundPlanned]
     assert state.status != "waiting"
     assert "fleet.timeout" in state.detail
 
 
-def test_a_result_between_them_begins_the_count_again() -> None:
+def test_result_resets_the_failure_count() -> None:
     bench = Bench()
     bench.running(rounds=9)
     for round_ in range(3):
@@ -108,7 +107,7 @@ def test_a_result_between_them_begins_the_count_again() -> None:
     assert (bench.cloud.state.jobs["job"].status, bench.cloud.state.jobs["job"].round) == ("running", 4)
 
 
-def test_the_count_and_the_reason_survive_a_restart() -> None:
+def test_failure_count_and_reason_survive_a_restart() -> None:
     bench = Bench()
     bench.running()
     fail(bench)
@@ -120,7 +119,7 @@ def test_the_count_and_the_reason_survive_a_restart() -> None:
     assert state.unestimated == ("2 devices (a, b): declined, too hot",)
 
 
-def test_a_job_that_failed_while_the_power_failed_ends_after_the_restart() -> None:
+def test_job_that_failed_at_power_loss_ends_after_restart() -> None:
     bench = Bench()
     bench.running()
     fail_for_good(bench)
@@ -131,38 +130,38 @@ def test_a_job_that_failed_while_the_power_failed_ends_after_the_restart() -> No
     assert again.state.jobs["job"].status == "failed"
 
 
-def test_another_device_ends_the_wait_and_one_that_leaves_does_not() -> None:
+def test_joining_device_ends_the_wait_but_leaving_one_does_not() -> None:
     bench = Bench()
     bench.join("s1", ("a", "b"))
-    bench.hear(OPERATOR, Submit("t", text()))
+    bench.receive(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()
     fail(bench)
     bench.join("s1", ("a",), revision=2, now=1.0)
     assert bench.work == {}
-    bench.join("s1", ("a", "b"), revision=3, now=2.0)  # it may decline no more
+    bench.join("s1", ("a", "b"), revision=3, now=2.0)  # it can no longer decline
     assert len(bench.work) == 1
 
 
-def test_a_waiting_job_leaves_its_turn_to_the_next() -> None:
+def test_waiting_job_yields_its_turn() -> None:
     bench = Bench()
     bench.running()
-    bench.hear(OPERATOR, Submit("t2", text("second")))
+    bench.receive(OPERATOR, Submit("t2", text("second")))
     fail(bench)
     assert [work.name for work in bench.work.values()] == ["second"]
 
 
-def test_a_failed_job_can_be_continued_and_counts_from_none() -> None:
+def test_failed_job_continues_with_count_reset() -> None:
     bench = Bench()
     bench.running()
     fail_for_good(bench)
-    bench.hear(OPERATOR, Continue("c", "job"), 300.0)
+    bench.receive(OPERATOR, Continue("c", "job"), 300.0)
     bench.plan(300.0)
     state = bench.cloud.state.jobs["job"]
     assert (state.status, state.round, state.failed_rounds or 0) == ("running", 1, 0)
 
 
-def test_traffic_and_failures_count_for_the_next_round_with_a_result() -> None:
+def test_traffic_and_failures_carry_over_to_next_result() -> None:
     bench = Bench()
     bench.running()
     fail(bench)
@@ -171,10 +170,10 @@ def test_traffic_and_failures_count_for_the_next_round_with_a_result() -> None:
     assert (state.estimation_traffic, state.estimation_failures) == (7, 2)
 
 
-def test_other_devices_are_drawn_when_a_round_is_planned_again() -> None:
+def test_replanned_round_draws_other_devices() -> None:
     bench = Bench()
     bench.join("s1", tuple("abcdefgh"))
-    bench.hear(OPERATOR, Submit("t", text(**{"arranger.fraction": 0.125})))
+    bench.receive(OPERATOR, Submit("t", text(**{"arranger.fraction": 0.125})))
     bench.compile()
     bench.plan()
     drawn = []

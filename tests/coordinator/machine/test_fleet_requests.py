@@ -1,4 +1,4 @@
-"""What operators ask about devices, comings, goings and visits, a page at a time."""
+"""Operators' requests about devices, connections and visits, a page at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from coordinator.fleet_records import (
     FleetHistory,
     VisitOutcome,
 )
-from coordinator.machine.coordinator import Coordinator
 from sojourn import __version__
-from sojourn.protocol.fleet_messages import ForgetDevice, InspectFleet, LastVisit
-from sojourn.protocol.messages import Refused, Submit
+from sojourn.protocol.operator_messages import ForgetDevice, InspectFleet, LastVisit, Refused, Submit
 from tests.coordinator.machine.cloud_bench import OFFER, OPERATOR, text
 from tests.coordinator.machine.fleet_bench import WALL, FleetBench
 from tests.sojourn.store.replays import sends
@@ -36,11 +34,11 @@ def visited(reasons: dict[str, str] | None = None) -> FleetBench:
     return bench
 
 
-def test_every_device_with_its_last_visit() -> None:
+def test_every_device_is_listed_with_its_last_visit() -> None:
     bench = visited()
     bench.join("s2", (), revision=2, now=70.0)
     answer = bench.ask(now=75.0)
-    assert (answer.version, answer.now, answer.form) == (__version__, WALL + 75.0, 2)
+    assert (answer.version, answer.now) == (__version__, WALL + 75.0)
     a, b = answer.devices
     assert (a.device, a.here, a.since, a.site, a.version, a.visits, a.failed) == ("a", True, WALL, "s1", "1", 1, 0)
     assert a.last == LastVisit(WALL + 60.0, "job", 1, "train", "done")
@@ -48,7 +46,7 @@ def test_every_device_with_its_last_visit() -> None:
     assert (a.offer, bench.ask(device="a").devices[0].offer) == (None, OFFER)
 
 
-def test_visits_newest_first_of_a_job_or_a_device() -> None:
+def test_visits_of_job_or_device_are_listed_newest_first() -> None:
     bench = visited()
     notes = bench.all("visits", job="job")
     assert [(it.device, it.status, it.reason, it.samples, it.loss) for it in notes] == [
@@ -57,21 +55,21 @@ def test_visits_newest_first_of_a_job_or_a_device() -> None:
     ]
     assert bench.all("visits", device="a") == notes[1:]
     assert bench.all("visits", device="a", job="job") == notes[1:]
-    bench.hear(OPERATOR, Submit("t2", text("other")))
+    bench.receive(OPERATOR, Submit("t2", text("other")))
     assert bench.all("visits", job="other") == []
 
 
-def test_what_was_never_here_is_refused_with_what_was() -> None:
+def test_unknown_device_or_job_is_refused_with_suggestion() -> None:
     bench = FleetBench()
     bench.join("s1", ("pi-1",))
     refused = bench.ask(device="pi-2")
     assert isinstance(refused, Refused)
-    hint = "did you mean 'pi-1'? All that were: sojourn fleet status"
-    assert refused.reason == f"no device 'pi-2' was ever seen here; {hint}"
+    hint = "did you mean 'pi-1'? all known devices: sojourn fleet status"
+    assert refused.reason == f"no device 'pi-2' has ever connected; {hint}"
     assert bench.ask("visits", job="none") == Refused("t", "there is no job 'none'; the jobs are: none")
 
 
-def test_long_lists_come_in_pages_that_fit_in_any_packet_and_miss_nothing() -> None:
+def test_long_lists_are_paged_to_fit_packets_without_gaps() -> None:
     bench = FleetBench()
     names = tuple(f"device-{number:04}-{'d' * 40}" for number in range(900))
     bench.join("s1", names)
@@ -88,18 +86,18 @@ def test_long_lists_come_in_pages_that_fit_in_any_packet_and_miss_nothing() -> N
 
 
 def inspected(bench: FleetBench, question: InspectFleet) -> Any:
-    """The answer of a machine whose state the test has changed by hand."""
+    """Return the answer after the test changed the state directly."""
     return bench.cloud._fleet_requests.inspect(bench.cloud.state, question, 3.0)
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1e9", "٣", "9" * 200, "0"])
-def test_a_page_that_never_was_does_no_harm(after: str) -> None:
+def test_unknown_page_marker_is_harmless(after: str) -> None:
     bench = visited()
     assert len(bench.ask("visits", after=after).visits) in (0, 2)
     assert len(bench.ask("changes", after=after).changes) in (0, 2)
 
 
-def test_a_joined_device_that_was_not_written_down_yet_is_shown_and_a_large_offer_is_left_out() -> None:
+def test_unrecorded_device_is_shown_without_oversized_offer() -> None:
     bench = FleetBench()
     bench.join("s1", ("a",))
     del bench.cloud.state.seen.devices["a"]
@@ -122,7 +120,7 @@ def joined(name: str, at: float) -> FleetChanged:
     return FleetChanged(at, (DeviceJoined(name, "s1", "1", "m"),))
 
 
-def test_comings_and_goings_are_forgotten_by_age_and_by_number() -> None:
+def test_history_drops_changes_by_age_and_count() -> None:
     history = FleetHistory()
     history.apply(joined("a", 0.0))
     history.apply(FleetChanged(1.0, left=("a",)))
@@ -141,7 +139,7 @@ def test_comings_and_goings_are_forgotten_by_age_and_by_number() -> None:
     assert numbers == list(range(numbers[0], numbers[0] - CHANGES, -1))
 
 
-def test_devices_that_went_longest_ago_are_forgotten_first() -> None:
+def test_history_drops_longest_offline_devices_first() -> None:
     history = FleetHistory()
     history.apply(joined("old", 0.0))
     history.apply(FleetChanged(1.0, left=("old",)))
@@ -153,7 +151,7 @@ def test_devices_that_went_longest_ago_are_forgotten_first() -> None:
     assert len(history.devices) == DEVICES
 
 
-def test_visits_are_forgotten_by_bytes_and_their_numbers_go_on() -> None:
+def test_history_limits_visit_bytes_and_keeps_numbering() -> None:
     history = FleetHistory()
     long = tuple(VisitOutcome(0, hop, "s1", "a", "lost", "x" * 2000) for hop in range(100))
     for number in range(40):
@@ -165,21 +163,13 @@ def test_visits_are_forgotten_by_bytes_and_their_numbers_go_on() -> None:
     assert numbers == sorted(numbers, reverse=True)
 
 
-def test_a_state_of_an_earlier_version_has_no_memory_of_its_fleet() -> None:
-    old = msgspec.to_builtins(Coordinator("c").state)
-    assert "seen" not in old
-    machine = Coordinator("c")
-    machine.restore(msgspec.msgpack.encode(old))
-    assert machine.state.seen == FleetHistory()
-
-
-def test_a_device_that_is_gone_can_be_forgotten() -> None:
+def test_offline_device_can_be_forgotten() -> None:
     bench = visited()
     bench.join("s2", (), revision=2, now=70.0)
-    (answer,) = sends(bench.hear(OPERATOR, ForgetDevice("f", "b"), 75.0))
+    (answer,) = sends(bench.receive(OPERATOR, ForgetDevice("f", "b"), 75.0))
     assert [(it.device, it.here) for it in answer.devices] == [("b", False)]
     assert [it.device for it in bench.ask(now=76.0).devices] == ["a"]
-    assert sends(bench.hear(OPERATOR, ForgetDevice("f", "b"), 77.0)) == [answer]  # the answer was lost
+    assert sends(bench.receive(OPERATOR, ForgetDevice("f", "b"), 77.0)) == [answer]  # the answer was lost
     assert [it.device for it in bench.all("visits", job="job")] == ["b", "a"]
     assert bench.cloud.state.audit.entries[-1].what == "forget-device b"
     assert set(bench.replayed().state.seen.devices) == {"a"}
@@ -188,12 +178,12 @@ def test_a_device_that_is_gone_can_be_forgotten() -> None:
     assert [(it.device, it.visits) for it in bench.ask(now=81.0).devices] == [("a", 1), ("b", 0)]
 
 
-def test_a_device_that_is_here_or_unknown_is_not_forgotten() -> None:
+def test_online_or_unknown_device_is_not_forgotten() -> None:
     bench = visited()
     before = bench.cloud.state.seen.devices.keys()
-    (here,) = sends(bench.hear(OPERATOR, ForgetDevice("f", "a"), 75.0))
+    (here,) = sends(bench.receive(OPERATOR, ForgetDevice("f", "a"), 75.0))
     assert here == Refused("f", here.reason)
     assert here.reason.startswith("device 'a' is connected at site s1: stop its agent first")
-    (unknown,) = sends(bench.hear(OPERATOR, ForgetDevice("g", "c"), 76.0))
-    assert unknown.reason.startswith("no device 'c' was ever seen here")
+    (unknown,) = sends(bench.receive(OPERATOR, ForgetDevice("g", "c"), 76.0))
+    assert unknown.reason.startswith("no device 'c' has ever connected")
     assert bench.cloud.state.seen.devices.keys() == before

@@ -1,15 +1,13 @@
-"""Who comes and goes is written down and told, however often it happens, within bounds."""
+"""Connections and disconnections are recorded and logged, within limits however often they happen."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
-
 from coordinator.fleet_records import FleetChanged
-from coordinator.machine.fleet_watch import LINES, SETTLED
-from coordinator.machine.sites import APART, ReadRoster, RosterRead
-from sojourn.node.machine import Append, Present, Pulled, Say, Woke
+from coordinator.machine.fleet_view import MAX_LOG_LINES, STARTUP_GRACE
+from coordinator.machine.sites import CLASH_TIME, ReadRoster, RosterRead
+from sojourn.node.machine import Append, Log, Present, Pulled, TimerFired
 from sojourn.protocol.messages import Roster
 from sojourn.protocol.wire import Epoch, Member
 from sojourn.store.blobs import ref_of
@@ -21,11 +19,11 @@ def changed(effects) -> list[FleetChanged]:
     return [it.record for it in effects if isinstance(it, Append) and isinstance(it.record, FleetChanged)]
 
 
-def said(effects) -> list[str]:
-    return [it.text for it in effects if isinstance(it, Say)]
+def output(effects) -> list[str]:
+    return [it.text for it in effects if isinstance(it, Log)]
 
 
-def test_who_comes_and_goes_is_written_with_the_time_on_the_wall_and_logged() -> None:
+def test_joins_and_leaves_are_recorded_with_wall_time_and_logged() -> None:
     bench = FleetBench()
     effects = bench.join("s1", ("a", "b"), now=5.0)
     (record,) = changed(effects)
@@ -34,57 +32,57 @@ def test_who_comes_and_goes_is_written_with_the_time_on_the_wall_and_logged() ->
         ("a", "s1", "1", "m"),
         ("b", "s1", "1", "m"),
     ]
-    assert said(effects) == ["device a is here (site s1, 1, m)", "device b is here (site s1, 1, m)"]
+    assert output(effects) == ["device a connected (site s1, 1, m)", "device b connected (site s1, 1, m)"]
     effects = bench.join("s1", ("b",), revision=2, now=7.0)
-    assert (changed(effects)[0].left, said(effects)) == (("a",), ["device a is gone from site s1"])
+    assert (changed(effects)[0].left, output(effects)) == (("a",), ["device a disconnected from site s1"])
     assert changed(bench.join("s1", ("b",), revision=3, now=8.0)) == []
 
 
-def test_the_devices_of_a_site_that_dies_are_gone_unless_another_reaches_them() -> None:
+def test_dead_site_loses_devices_unless_another_reaches_them() -> None:
     bench = FleetBench()
     bench.join("s1", ("a", "b"))
     bench.join("s2", ("b",))
-    (record,) = changed(bench.tell(Present(site("s1"), BOOT, DEAD), 9.0))
+    (record,) = changed(bench.notify(Present(site("s1"), BOOT, DEAD), 9.0))
     assert record.left == ("a",)
     assert [(it.device, it.site) for it in record.joined] == [("b", "s2")]
 
 
-def test_a_device_that_comes_and_goes_all_the_time_fills_no_journal_and_the_end_is_right() -> None:
+def test_flapping_device_does_not_fill_the_journal() -> None:
     bench, before = FleetBench(), 0
     for number in range(400):
         bench.join("s1", ("a", "b") if number % 2 else ("b",), revision=number + 1, now=number * 1.0)
         before = len(bench.records)
     assert before < 60  # 20 at once, then one change in a minute
-    assert [it.here for it in bench.ask("devices", 400.0).devices] == [True, True]  # goes by the roster
+    assert [it.here for it in bench.ask("devices", 400.0).devices] == [True, True]  # according to the roster
     bench.join("s1", ("b",), revision=3000, now=401.0)
     for now in (470.0, 540.0, 610.0):
-        bench.tell(Woke(), now)
+        bench.notify(TimerFired(), now)
     assert {name: it.here for name, it in bench.cloud.state.seen.devices.items()} == {"a": False, "b": True}
     assert bench.cloud.wake_at() is None
 
 
-def test_many_at_once_share_lines_of_the_log() -> None:
+def test_many_joins_share_log_lines() -> None:
     bench = FleetBench()
     effects = bench.join("s1", tuple(f"dev-{number:03}" for number in range(100)))
-    assert len(said(effects)) == LINES + 1
-    assert said(effects)[-1] == f"and {100 - LINES} more devices are here: sojourn fleet status"
+    assert len(output(effects)) == MAX_LOG_LINES + 1
+    assert output(effects)[-1] == f"and {100 - MAX_LOG_LINES} more devices connected: sojourn fleet status"
 
 
-def test_after_a_restart_nobody_is_gone_before_the_sites_had_time_to_speak() -> None:
+def test_restart_waits_for_sites_before_devices_count_as_gone() -> None:
     bench = FleetBench()
     bench.join("s1", ("a",))
     bench.join("s2", ("b", "c"))
     bench.cloud = bench.replayed()
     bench.note(bench.cloud.start(50.0))
-    bench.join("s2", ("b",), now=51.0)  # it has spoken, and has c no more
+    bench.join("s2", ("b",), now=51.0)  # it has reported, and no longer has c
     seen = bench.cloud.state.seen.devices
     assert {name: it.here for name, it in seen.items()} == {"a": True, "b": True, "c": False}
     assert seen["b"].since == WALL
-    bench.tell(Woke(), 50.0 + SETTLED)
-    assert (seen["a"].here, seen["a"].since) == (False, WALL + 50.0 + SETTLED)
+    bench.notify(TimerFired(), 50.0 + STARTUP_GRACE)
+    assert (seen["a"].here, seen["a"].since) == (False, WALL + 50.0 + STARTUP_GRACE)
 
 
-def test_a_device_that_says_it_is_of_another_version_has_joined_anew() -> None:
+def test_device_with_another_version_counts_as_joined_again() -> None:
     bench = FleetBench()
     bench.join("s1", ("a",))
     bench.cloud.state.seen.devices["a"].version = "0"
@@ -93,18 +91,18 @@ def test_a_device_that_says_it_is_of_another_version_has_joined_anew() -> None:
 
 
 def rosters(bench: FleetBench, site_name: str, *members: Member, revision: int, now: float) -> list[Any]:
-    """A site tells its roster."""
+    """A site sends its roster."""
     members_ref = ref_of(f"{site_name} {revision}".encode())
-    bench.hear(site(site_name), Roster(revision, members_ref), now)
-    bench.tell(Pulled(members_ref.digest), now)
+    bench.receive(site(site_name), Roster(revision, members_ref), now)
+    bench.notify(Pulled(members_ref.digest), now)
     return bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, members), now)
 
 
 def warnings_of(effects) -> list[str]:
-    return [effect.text for effect in effects if isinstance(effect, Say) and effect.level == "warning"]
+    return [effect.text for effect in effects if isinstance(effect, Log) and effect.level == "warning"]
 
 
-def test_two_agents_of_one_name_are_reported_until_that_is_over() -> None:
+def test_name_clash_at_one_site_is_reported_until_resolved() -> None:
     bench = FleetBench()
     bench.join("s1", ("a", "b"))
     clash, fine = Member("a", BOOT, OFFER, clash=True), Member("b", BOOT, OFFER)
@@ -113,28 +111,28 @@ def test_two_agents_of_one_name_are_reported_until_that_is_over() -> None:
     assert "give it another name" in warning
     assert warnings_of(rosters(bench, "s1", clash, fine, revision=3, now=6.0)) == []
     a, b = bench.ask(now=7.0).devices
-    assert (a.notice, b.notice) == (warning, UNSET)
+    assert (a.notice, b.notice) == (warning, "")
     assert bench.ask(device="a", now=7.0).devices[0].notice == warning
     rosters(bench, "s1", Member("a", BOOT, OFFER), fine, revision=4, now=8.0)
-    assert [it.notice for it in bench.ask(now=9.0).devices] == [UNSET, UNSET]
+    assert [it.notice for it in bench.ask(now=9.0).devices] == ["", ""]
 
 
-def test_agents_of_one_name_at_two_sites_are_reported_after_a_while() -> None:
+def test_name_clash_between_sites_is_reported_after_a_delay() -> None:
     bench, other = FleetBench(), Epoch(4, b"another1")
     bench.join("s1", ("a",))
     bench.join("s2", ("b",))
     assert warnings_of(rosters(bench, "s2", Member("a", other, OFFER), revision=2, now=10.0)) == []
-    assert bench.ask(now=11.0).devices[0].notice is UNSET  # it may have moved, and s1 does not know yet
-    (warning,) = warnings_of(bench.tell(Woke(), 10.0 + APART))
+    assert bench.ask(now=11.0).devices[0].notice == ""  # it may have moved, and s1 does not know yet
+    (warning,) = warnings_of(bench.notify(TimerFired(), 10.0 + CLASH_TIME))
     assert warning.startswith("two agents use the name 'a' (sites s1 and s2)")
     assert bench.ask(now=200.0).devices[0].notice == warning
 
 
-def test_a_device_that_moves_to_another_site_is_no_name_clash() -> None:
+def test_device_moving_between_sites_is_not_a_name_clash() -> None:
     bench, other = FleetBench(), Epoch(4, b"another1")
     bench.join("s1", ("a",))
     bench.join("s2", ("b",))
     rosters(bench, "s2", Member("a", other, OFFER), revision=2, now=10.0)
     bench.join("s1", (), revision=2, now=100.0)
-    assert warnings_of(bench.tell(Woke(), 10.0 + APART)) == []
-    assert bench.ask(now=500.0).devices[0].notice is UNSET
+    assert warnings_of(bench.notify(TimerFired(), 10.0 + CLASH_TIME)) == []
+    assert bench.ask(now=500.0).devices[0].notice == ""

@@ -1,4 +1,4 @@
-"""The life of a job is its table: every row is reached, and nothing that may be sent leads out of it."""
+"""The table of a job's life: every row is reached, and no message causes an event outside of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from math import nan
 
 import pytest
 
+from coordinator.job_state import JobState
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.job_queue import WORK_AGAIN
-from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
+from coordinator.machine.job_queue import JobQueue
+from coordinator.machine.job_table import ENDS, JOB, JobEvent, JobStep, step_of
+from coordinator.machine.job_work import WORK_AGAIN
 from coordinator.machine.sites import ReadRoster, RosterRead
 from coordinator.machine.work import ExportModel, ModelExported
 from coordinator.records import (
@@ -30,21 +32,11 @@ from coordinator.rounds.evaluation import MeasureRound
 from coordinator.rounds.planning import NotYet, PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob
 from coordinator.rounds.results import CloseRound
-from coordinator.state import JobState
-from sojourn.errors import Fault, UnexpectedEvent
-from sojourn.node.machine import Did, DidNot, Do, Present, Pulled, PullFailed, Undo, Woke
-from sojourn.protocol.job_messages import Continue, Remove
-from sojourn.protocol.messages import (
-    Export,
-    Inspect,
-    Roster,
-    Stop,
-    Submit,
-    TourDiscarded,
-    Toured,
-    TourProgress,
-)
-from sojourn.protocol.wire import Epoch, Member, RoundReport, TourId
+from sojourn.errors import UnexpectedEvent
+from sojourn.node.machine import CancelWork, Present, Pulled, PullFailed, StartWork, TimerFired, WorkDone, WorkFailed
+from sojourn.protocol.messages import Roster, TourDiscarded, Toured, TourProgress
+from sojourn.protocol.operator_messages import Continue, Export, Inspect, Remove, Stop, Submit
+from sojourn.protocol.wire import Epoch, Member, RoundReport, TourId, VisitReason
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.machine.cloud_bench import (
@@ -73,31 +65,49 @@ KINDS = (
     {"rounds": 2, "tours.on_lost_site": "drop", "schedule.name": "ring", "schedule.trips": 2, "fleet.timeout": 70.0},
 )
 HELD = {"model": MODEL}
+Row = tuple[JobStep, JobEvent]
+FAILURES: tuple[VisitReason, ...] = ("disk", "failed")
+At, On = JobStep, JobEvent
 
 
 @pytest.fixture
-def reached(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
-    """The rows of the table that are taken during a test."""
+def reached(monkeypatch: pytest.MonkeyPatch) -> set[Row]:
+    """Collect the rows of the table that occur during a test."""
     return rows_taken(monkeypatch, JOB)
 
 
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare the step that follows from each record with the step that the table names."""
+    write = JobQueue.write
+
+    def comparing(queue: JobQueue, record, event=None, **others):
+        before = queue.durable.jobs.get(record.job)
+        wanted = JOB.rows[queue.step(before), event] if before and event else None
+        appended = write(queue, record, event, **others)
+        assert wanted in (None, queue.step(queue.durable.jobs[record.job]))
+        return appended
+
+    monkeypatch.setattr(JobQueue, "write", comparing)
+
+
 class Anything(Bench):
-    """A coordinator to which anything happens that peers, operators, work and time can do, in any order."""
+    """A coordinator with random events from peers, operators, work and timers."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.draw = random.Random(seed)
         self.now = 0.0
 
-    def tell(self, event, now=0.0):
+    def notify(self, event, now=0.0):
         return self.note(self.cloud.handle(event, self.now))
 
     def note(self, effects):
         for effect in effects:
             match effect:
-                case Do():
+                case StartWork():
                     assert effect.key not in self.work or effect.key.startswith("roster")
-                case Undo():
+                case CancelWork():
                     assert effect.key in self.work
         return super().note(effects)
 
@@ -119,33 +129,33 @@ class Anything(Bench):
             Remove(f"r{self.draw.random()}"[:20], name),
         ]
         go_on = Continue(f"c{self.draw.random()}"[:20], name, self.draw.randint(1, 4))
-        self.hear(OPERATOR, self.draw.choice([submit, submit, go_on, go_on, *others]))
+        self.receive(OPERATOR, self.draw.choice([submit, submit, go_on, go_on, *others]))
 
     def stopped(self) -> None:
         state = self.cloud._queue.current
         if state and self.draw.random() < 0.3:
-            self.hear(OPERATOR, Stop(f"s{self.draw.random()}", state.name))
+            self.receive(OPERATOR, Stop(f"s{self.draw.random()}", state.name))
 
     def worked(self) -> None:
         if self.work:
             key = self.draw.choice(list(self.work))
-            self.tell(Did(key, self.outcome(self.work.pop(key))))
+            self.notify(WorkDone(key, self.outcome(self.work.pop(key))))
 
     def failed(self) -> None:
         if self.work and self.draw.random() < 0.5:
             key = self.draw.choice([key for key in self.work if "roster" not in key] or ["nothing"])
             self.work.pop(key, None)
-            self.tell(DidNot(key, "JobError", "in vain"))
+            self.notify(WorkFailed(key, "failed", "no result"))
 
     def no_room(self) -> None:
-        """The disk is full for a moment, in which nothing else happens, or something does."""
+        """Fill the disk for a moment, with or without another event meanwhile."""
         keys = [key for key in self.work if "roster" not in key]
         if keys:
             self.work.pop(key := self.draw.choice(keys))
-            self.tell(DidNot(key, "DiskFull", "no room"))
+            self.notify(WorkFailed(key, "disk", "no room"))
             if self.draw.random() < 0.9:
                 self.now += WORK_AGAIN
-                self.tell(Woke())
+                self.notify(TimerFired())
 
     def outcome(self, work):
         match work:
@@ -167,7 +177,7 @@ class Anything(Bench):
                 found = 0.5 if work.measure else nan
                 report = RoundReport(work.state.round, found, found, 2, 2, 0, 0, 1.0, {})
                 return RoundClosed(
-                    work.state.name, HELD, HELD, (), report, keeps=RoundKeeps(unmeasured=not work.measure)
+                    work.state.name, HELD, HELD, (), report, keeps=RoundKeeps(evaluation_pending=not work.measure)
                 )
             case MeasureRound():
                 return RoundMeasured(work.job, work.round, 0.5, 1.0)
@@ -184,28 +194,28 @@ class Anything(Bench):
         which = TourId(state.name, state.round, tour.number, tour.attempt + (self.draw.random() < 0.1))
         sender = site(self.draw.choice([tour.site] * 5 + ["s1", "s2"]))
         if self.draw.random() < 0.2:
-            self.hear(sender, TourProgress(which, 0, 1, None, 0, 0, 0, 0))
+            self.receive(sender, TourProgress(which, 0, 1, None, 0, 0, 0, 0))
             return
         ref = result(tour.number, state.round)
-        self.hear(sender, Toured(which, {"model": ref}, 5, REPORTS, 0))
-        self.tell(self.draw.choice([Pulled(ref.digest)] * 5 + [PullFailed(ref.digest, "gone")]))
-        self.tell(Pulled(REPORTS.digest))
+        self.receive(sender, Toured(which, {"model": ref}, 5, REPORTS, 0))
+        self.notify(self.draw.choice([Pulled(ref.digest)] * 5 + [PullFailed(ref.digest, "gone")]))
+        self.notify(Pulled(REPORTS.digest))
 
     def sites(self) -> None:
         epoch = Epoch(self.draw.randint(1, 2), bytes(8))
         state = self.draw.choice([BORN, BORN, BORN, DEAD])
-        self.tell(Present(site(self.draw.choice(["s1", "s2"])), epoch, state))
+        self.notify(Present(site(self.draw.choice(["s1", "s2"])), epoch, state))
 
     def roster(self) -> None:
         members = ref_of(str(self.draw.random()).encode())
         name = self.draw.choice(["s1", "s2"])
         epoch = Epoch(self.draw.randint(1, 2), bytes(8))
-        self.hear(site(name), Roster(self.draw.randint(1, 99), members), self.now, epoch)
-        self.tell(Pulled(members.digest))
+        self.receive(site(name), Roster(self.draw.randint(1, 99), members), self.now, epoch)
+        self.notify(Pulled(members.digest))
 
     def waited(self) -> None:
         self.now += self.draw.choice([1.0, 10.0, 31.0, 61.0])
-        self.tell(Woke())
+        self.notify(TimerFired())
         wake = self.cloud.wake_at()
         assert wake is None or wake > self.now, "it would be woken for nothing, for ever"
 
@@ -216,33 +226,30 @@ class Anything(Bench):
 
 
 RARE = {
-    ("passing", "stop"),
-    ("passing", "no room"),
-    ("passing", "work failed"),
-    ("planning next", "stop"),
-    ("planning next", "no room"),
-    ("planning", "signature lacking"),
-    ("planning next", "signature lacking"),
-    ("unsigned", "signed"),
-    ("unsigned", "stop"),
-    ("waiting", "rounds failed"),
+    (At.PASSING, On.STOP),
+    (At.PASSING, On.NO_ROOM),
+    (At.PASSING, On.WORK_FAILED),
+    (At.PLANNING, On.STOP),
+    (At.PLANNING, On.NO_ROOM),
+    (At.WAITING, On.SIGNATURE_MISSING),
+    (At.PLANNING, On.SIGNATURE_MISSING),
+    (At.UNSIGNED, On.SIGNED),
+    (At.UNSIGNED, On.STOP),
+    (At.WAITING, On.ROUNDS_FAILED),
 }
-"""What hardly ever happens by chance has a test of its own; signatures have theirs in `test_mandates`."""
+"""Events that rarely happen by chance are tested separately; signatures have theirs in `test_mandates`."""
 
 
-def test_in_any_order_only_rows_of_the_table_are_taken_and_every_one_is(reached) -> None:
+def test_random_events_take_only_and_all_rows_of_the_table(reached, compared) -> None:
     for seed in range(250):
         anything = Anything(seed)
         for _ in range(150):
             anything.happen()
-            queue = anything.cloud._queue
-            for state in anything.cloud.state.jobs.values():
-                assert STATUS[queue.step(state)] == state.status
     assert set(JOB.rows) - reached <= RARE
 
 
-def test_work_between_legs_and_between_rounds_waits_for_room_and_may_fail(reached) -> None:
-    for legs, step in ((1, "passing"), (2, "planning next")):
+def test_work_between_legs_and_rounds_waits_for_disk_or_fails(reached) -> None:
+    for legs, step in ((1, At.PASSING), (2, At.PLANNING)):
         bench = Bench()
         bench.running(**KINDS[3])
         for tour in bench.cloud.state.jobs["job"].tours[:legs]:
@@ -252,17 +259,17 @@ def test_work_between_legs_and_between_rounds_waits_for_room_and_may_fail(reache
         if legs == 2:
             bench.close()
         ((key, work),) = bench.work.items()
-        for reason in ("DiskFull", "JobError"):
+        for reason in FAILURES:
             bench.work.clear()
-            bench.tell(DidNot(key, reason, "in vain"), 1.0)
-            bench.tell(Woke(), 1.0 + WORK_AGAIN)
-            assert [*bench.work.values()] == ([work] if reason == "DiskFull" else [])
+            bench.notify(WorkFailed(key, reason, "no result"), 1.0)
+            bench.notify(TimerFired(), 1.0 + WORK_AGAIN)
+            assert [*bench.work.values()] == ([work] if reason == "disk" else [])
         assert bench.cloud.state.jobs["job"].status == "refused"
-        assert {(step, "no room"), (step, "work failed")} <= reached
+        assert {(step, On.NO_ROOM), (step, On.WORK_FAILED)} <= reached
 
 
-def test_stopping_between_legs_and_between_rounds(reached) -> None:
-    for legs, step in ((1, "passing"), (2, "planning next")):
+def test_job_stops_between_legs_and_between_rounds(reached) -> None:
+    for legs, step in ((1, At.PASSING), (2, At.PLANNING)):
         bench = Bench()
         bench.running(**KINDS[3])
         state = bench.cloud.state.jobs["job"]
@@ -273,35 +280,58 @@ def test_stopping_between_legs_and_between_rounds(reached) -> None:
         if legs == 2:
             bench.close()
         assert bench.cloud._queue.step(state) == step
-        assert records(bench.hear(OPERATOR, Stop("s", "job"))) == [JobEnded]
+        assert records(bench.receive(OPERATOR, Stop("s", "job"))) == [JobEnded]
         assert (state.status, bench.work) == ("stopped", {})
-    assert reached >= {("passing", "stop"), ("planning next", "stop")}
+    assert reached >= {(At.PASSING, On.STOP), (At.PLANNING, On.STOP)}
 
 
-def test_a_status_for_every_state_and_work_for_some() -> None:
-    assert set(STATUS) == set(JOB.states) > set(WORK)
-    assert {STATUS[state] for state in JOB.ends} == set(ENDED)
+def test_every_end_has_a_status() -> None:
+    assert set(ENDS.values()) == set(ENDED)
 
 
-@pytest.mark.parametrize(
-    "state", [state for state in JOB.states if state not in ("planning", "passing", "closing", "unsigned")]
-)
-def test_a_restart_finds_the_step_again(state) -> None:
-    tours = (TourPlan(0, "s1", ("a",)),) if state == "touring" else ()
-    assert step_of(JobState("job", "", status=STATUS[state], tours=tours)) == state
+TOURS = (TourPlan(0, "s1", ("a",)), TourPlan(1, "s1", ("b",), leg=1))
+DURABLE: dict[JobStep, JobState] = {
+    At.WAITING: JobState("job", "", status="waiting"),
+    At.UNSIGNED: JobState("job", "", status="waiting", unsigned=True),
+    At.TOURING: JobState("job", "", status="running", tours=TOURS),
+    At.PASSING: JobState("job", "", status="running", tours=TOURS, given_up={0: "lost"}),
+    At.CLOSING: JobState("job", "", status="running", tours=TOURS, given_up={0: "lost", 1: "lost"}, leg=1),
+    At.PLANNING: JobState("job", "", status="running"),
+}
 
 
-def test_what_the_table_does_not_have_is_an_error_by_name() -> None:
+def test_every_step_follows_from_durable_state() -> None:
+    for step, state in DURABLE.items():
+        assert step_of(state, gathered=state.gathered) is step
+    named = {step_of(JobState("job", "", status=status), gathered=False) for status in ("queued", "compiling", *ENDED)}
+    assert {*named, *DURABLE} == set(JobStep)
+
+
+def test_every_step_survives_a_restart() -> None:
     bench = Bench()
-    bench.hear(OPERATOR, Submit("t", text()))
+    bench.running(**KINDS[3])
     state = bench.cloud.state.jobs["job"]
-    with pytest.raises(UnexpectedEvent, match="job: all home while compiling"):
-        bench.cloud._queue._gather(state, 0.0)
-    with pytest.raises(Fault, match="job job is waiting after JobWaits, at compiling"):
-        bench.cloud._queue.write(JobWaits("job", "for nothing"))
+    steps = []
+    for tour in state.tours:
+        bench.toured(tour.number, tour.site)
+        again = bench.replayed()
+        work = [effect for effect in again.start(0.0) if isinstance(effect, StartWork)]
+        steps.append((again._queue.step(again.state.jobs["job"]), [type(effect.work) for effect in work]))
+        if tour.leg == 0:
+            bench.did(PassLeg, LegPassed("job", 1, {"relay": MODEL}, {"relay": MODEL}))
+    assert steps == [(At.PASSING, [PassLeg]), (At.CLOSING, [CloseRound])]
 
 
-def test_a_job_that_was_complete_when_the_power_failed_ends_after_the_restart() -> None:
+def test_event_outside_the_table_raises_named_error() -> None:
+    bench = Bench()
+    bench.receive(OPERATOR, Submit("t", text()))
+    before = bench.cloud.snapshot()
+    with pytest.raises(UnexpectedEvent, match="job: devices missing in state compiling"):
+        bench.cloud._queue.write(JobWaits("job", "for nothing"), On.DEVICES_MISSING)
+    assert bench.cloud.snapshot() == before
+
+
+def test_job_complete_at_power_loss_ends_after_restart() -> None:
     bench = Bench()
     bench.running(rounds=1)
     bench.toured(0, "s1")
@@ -314,10 +344,10 @@ def test_a_job_that_was_complete_when_the_power_failed_ends_after_the_restart() 
     assert (again.state.jobs["job"].status, again.state.jobs["job"].detail) == ("done", "1 rounds are done")
 
 
-def test_the_result_of_a_leg_that_has_not_departed_is_discarded() -> None:
+def test_result_of_future_leg_is_discarded() -> None:
     bench = Bench()
     bench.running(**KINDS[3])
     (later,) = [tour for tour in bench.cloud.state.jobs["job"].tours if tour.leg]
     which = TourId("job", 1, later.number, 1)
     toured = Toured(which, {"model": result(later.number)}, 5, REPORTS, 0)
-    assert [type(message) for message in sends(bench.hear(site(later.site), toured))] == [TourDiscarded]
+    assert [type(message) for message in sends(bench.receive(site(later.site), toured))] == [TourDiscarded]

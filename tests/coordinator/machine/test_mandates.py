@@ -1,4 +1,4 @@
-"""Jobs wait for an operator's signature, go out with it, and stop when it is withdrawn."""
+"""Jobs wait for an operator's signature, are sent with it, and stop when it is withdrawn."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.machine.authorization import Trust
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.mandate_requests import compilers
+from coordinator.machine.job_table import JobStep
+from coordinator.machine.mandates import compilers
 from coordinator.machine.sites import ReadRoster, RosterRead
-from coordinator.machine.trust import Trust
-from coordinator.mandate_records import JobMandated, MandateWithdrawn
-from coordinator.records import JobEnded
+from coordinator.records import JobEnded, JobMandated, JobWaits, MandateWithdrawn
 from coordinator.rounds.orders import all_tasks
 from coordinator.rounds.planning import PlanRound
 from sojourn.node.machine import Present, Pulled
 from sojourn.parts import Training
-from sojourn.protocol.abilities import ABILITIES, MANDATE
-from sojourn.protocol.job_messages import Continue
-from sojourn.protocol.mandate_messages import KitTold, Normalisation, ReadKit, Recall, SignJob, WithdrawJob
-from sojourn.protocol.messages import Jobs, Refused, Roster, Stop, Submit, Tour
+from sojourn.protocol.mandates import KitDetails, Normalisation, ReadKit, Recall, SignJob, WithdrawJob
+from sojourn.protocol.messages import Roster, Tour
+from sojourn.protocol.operator_messages import Continue, Jobs, Refused, Stop, Submit
+from sojourn.protocol.task import ABILITIES, MANDATE
 from sojourn.protocol.wire import Epoch, Member
 from sojourn.store.blobs import ref_of
 from tests.coordinator.machine.cloud_bench import BOOT, BORN, KIT, OFFER, OPERATOR, Bench, records, site, text
@@ -31,7 +31,7 @@ KEYS = {key_of("ann").public: "ann"}
 
 
 class Signed(Bench):
-    """A coordinator that lets no job go out without a mandate."""
+    """A coordinator that sends no job without a mandate."""
 
     def __init__(self, keys=KEYS) -> None:
         super().__init__()
@@ -48,11 +48,11 @@ class Signed(Bench):
         """A job that waits for its signature."""
         self.join("s1", ("a",))
         self.join("s2", ("b",))
-        self.hear(OPERATOR, Submit("t", text(**changes)))
+        self.receive(OPERATOR, Submit("t", text(**changes)))
         self.compile(normalisation=Normalisation((1.0,), (2.0,)))
 
     def sign(self, by="ann", now=0.0, ticket="sign", **terms) -> list[Any]:
-        return self.hear(OPERATOR, SignJob(ticket, self.mandate(by, **terms)), now)
+        return self.receive(OPERATOR, SignJob(ticket, self.mandate(by, **terms)), now)
 
     def mandate(self, by="ann", **terms):
         tasks = all_tasks(self.state.settings)
@@ -66,11 +66,11 @@ class Signed(Bench):
 WAITS = "waiting for a signature: sojourn job sign job --key operator.key"
 
 
-def test_a_job_waits_for_its_signature_and_says_what_to_type() -> None:
+def test_unsigned_job_waits_and_shows_the_command_to_sign() -> None:
     bench = Signed()
     bench.compiled()
     assert (bench.state.status, bench.state.detail, bench.work) == ("waiting", WAITS, {})
-    assert bench.cloud._queue.step(bench.state) == "unsigned"
+    assert bench.cloud._queue.step(bench.state) is JobStep.UNSIGNED
     assert bench.cloud.wake_at() is None
     effects = bench.sign()
     assert records(effects) == [JobMandated]
@@ -79,7 +79,7 @@ def test_a_job_waits_for_its_signature_and_says_what_to_type() -> None:
     assert [tour.mandate for tour in tours] == [bench.mandate()] * 2
 
 
-def test_without_keys_jobs_go_out_as_ever_and_with_a_mandate_if_they_have_one() -> None:
+def test_jobs_start_without_keys_and_carry_mandates_if_signed() -> None:
     bench = Signed({})
     bench.compiled()
     bench.sign("eve")  # devices verify it, this coordinator cannot
@@ -87,7 +87,7 @@ def test_without_keys_jobs_go_out_as_ever_and_with_a_mandate_if_they_have_one() 
         bench.mandate("eve")
     ] * 2
     plain = Bench()
-    assert {message.mandate for message in sends(plain.running()) if isinstance(message, Tour)} == {msgspec.UNSET}
+    assert {message.mandate for message in sends(plain.running()) if isinstance(message, Tour)} == {None}
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_without_keys_jobs_go_out_as_ever_and_with_a_mandate_if_they_have_one() 
     [
         ({"by": "eve"}, "not signed with a key of this coordinator's mandate_keys_file"),
         ({"fleet": "other"}, "for the fleet 'other'"),
-        ({"issued": NOW - DAY, "ends": NOW}, "look at your clock"),
+        ({"issued": NOW - DAY, "ends": NOW}, "check your clock"),
         ({"kit": bytes(32)}, "is for the kit 000000000000"),
-        ({"tasks": None}, "does not hold for all that the job asks"),
+        ({"tasks": None}, "does not cover everything that the job requires"),
     ],
 )
-def test_a_mandate_that_devices_would_refuse_is_refused_here(terms, why) -> None:
+def test_mandate_that_devices_would_reject_is_refused(terms, why) -> None:
     bench = Signed()
     bench.compiled()
     if "tasks" in terms:
@@ -109,10 +109,10 @@ def test_a_mandate_that_devices_would_refuse_is_refused_here(terms, why) -> None
     (answer,) = sends(bench.sign(**terms))
     assert isinstance(answer, Refused)
     assert why in answer.reason
-    assert bench.state.mandate is msgspec.UNSET
+    assert bench.state.mandate is None
 
 
-def test_a_number_that_is_not_higher_is_refused_and_the_same_request_is_answered_again() -> None:
+def test_mandate_serial_must_increase_except_for_a_repeat() -> None:
     bench = Signed()
     bench.compiled()
     bench.sign(serial=7)
@@ -121,7 +121,7 @@ def test_a_number_that_is_not_higher_is_refused_and_the_same_request_is_answered
     assert "7 is not higher than 7" in answer.reason
 
 
-def test_a_job_waits_again_when_its_mandate_is_for_fewer_rounds_or_has_ended() -> None:
+def test_expired_or_exhausted_mandate_makes_job_wait_again() -> None:
     bench = Signed()
     bench.compiled()
     bench.sign(rounds=1)
@@ -144,7 +144,7 @@ def test_a_job_waits_again_when_its_mandate_is_for_fewer_rounds_or_has_ended() -
     assert "its mandate ended 2027-01-15" in late.state.detail
 
 
-def test_a_job_that_was_signed_with_a_key_that_is_gone_waits_for_another() -> None:
+def test_job_signed_with_removed_key_waits_for_another() -> None:
     bench = Signed()
     bench.compiled()
     bench.sign()
@@ -154,81 +154,96 @@ def test_a_job_that_was_signed_with_a_key_that_is_gone_waits_for_another() -> No
     bench.note(bench.cloud.start(0.0))
     assert "its key is no longer in this coordinator's mandate_keys_file" in bench.state.detail
     assert isinstance(sends(bench.sign("ben", serial=6, ticket="again"))[-1], Jobs)
-    assert bench.cloud._queue.step(bench.state) != "unsigned"
+    assert bench.cloud._queue.step(bench.state) is not JobStep.UNSIGNED
 
 
-def test_another_job_has_its_turn_while_one_waits_for_its_signature_and_a_restart_waits_on() -> None:
+def test_unsigned_job_yields_its_turn_and_waits_after_restart() -> None:
     bench = Signed()
     bench.compiled()
-    bench.hear(OPERATOR, Submit("t2", text("next")))
+    bench.receive(OPERATOR, Submit("t2", text("next")))
     assert [work.name for work in bench.work.values()] == ["next"]
     bench.cloud = bench.replayed()
     bench.work.clear()
     bench.note(bench.cloud.start(0.0))
+    assert [work.name for work in bench.work.values()] == ["next"]
     assert bench.state.detail == WAITS
-    assert records(bench.hear(OPERATOR, Stop("s", "job"))) == [JobEnded]
+    assert bench.cloud._queue.step(bench.state) is JobStep.UNSIGNED
+    assert records(bench.receive(OPERATOR, Stop("s", "job"))) == [JobEnded]
     assert bench.state.status == "stopped"
 
 
-def test_the_kit_is_told_with_what_it_was_made_of() -> None:
+def test_unsigned_job_continues_when_no_signature_is_required_any_more() -> None:
     bench = Signed()
-    bench.hear(OPERATOR, Submit("t", text()))
-    (answer,) = sends(bench.hear(OPERATOR, ReadKit("k", "job")))
+    bench.compiled()
+    bench.keys = {}
+    bench.cloud = bench.replayed()
+    bench.work.clear()
+    assert JobWaits in records(bench.note(bench.cloud.start(0.0)))
+    assert bench.cloud._queue.step(bench.state) is JobStep.WAITING
+    bench.join("s1", ("a",))
+    bench.join("s2", ("b",))
+    assert [type(work) for work in bench.work.values()] == [PlanRound]
+
+
+def test_kit_is_returned_with_its_normalisation_and_compilers() -> None:
+    bench = Signed()
+    bench.receive(OPERATOR, Submit("t", text()))
+    (answer,) = sends(bench.receive(OPERATOR, ReadKit("k", "job")))
     assert "it has no kit yet" in answer.reason
     bench.compile(normalisation=Normalisation((1.0,), (2.0,)))
-    (answer,) = sends(bench.hear(OPERATOR, ReadKit("k", "job")))
-    assert answer == KitTold("k", "job", KIT, Normalisation((1.0,), (2.0,)), compilers(), 0)
+    (answer,) = sends(bench.receive(OPERATOR, ReadKit("k", "job")))
+    assert answer == KitDetails("k", "job", KIT, Normalisation((1.0,), (2.0,)), compilers(), 0)
     bench.sign(serial=9)
-    assert sends(bench.hear(OPERATOR, ReadKit("k", "job")))[0].serial == 9
+    assert sends(bench.receive(OPERATOR, ReadKit("k", "job")))[0].serial == 9
 
 
-def test_a_withdrawal_ends_the_job_and_goes_to_all_sites_also_to_those_that_come_later() -> None:
+def test_withdrawal_ends_job_and_reaches_all_and_later_sites() -> None:
     bench = Signed()
     bench.compiled()
     bench.sign()
     bench.plan()
-    effects = bench.hear(OPERATOR, WithdrawJob("w", withdrawn()))
+    effects = bench.receive(OPERATOR, WithdrawJob("w", withdrawn()))
     assert records(effects) == [MandateWithdrawn, JobEnded]
     recalls = [message for message in sends(effects) if isinstance(message, Recall)]
     assert recalls == [Recall(withdrawn())] * 2
     assert bench.state.detail == "its mandate was withdrawn by ann"
-    again = bench.tell(Present(site("s3"), Epoch(1, bytes(8)), BORN), 10.0)
+    again = bench.notify(Present(site("s3"), Epoch(1, bytes(8)), BORN), 10.0)
     assert Recall(withdrawn()) in sends(again)
-    late = bench.tell(Present(site("s4"), Epoch(1, bytes(8)), BORN), DAY)
+    late = bench.notify(Present(site("s4"), Epoch(1, bytes(8)), BORN), DAY)
     assert Recall(withdrawn()) not in sends(late)
-    bench.hear(OPERATOR, Continue("c", "job", 5))
+    bench.receive(OPERATOR, Continue("c", "job", 5))
     assert "waiting for a new signature" in bench.state.detail
     (answer,) = sends(bench.sign(rounds=5, ticket="again"))
     assert "5 is not higher than 5" in answer.reason
 
 
-def test_a_withdrawal_that_nobody_signed_is_refused() -> None:
+def test_unsigned_withdrawal_is_refused() -> None:
     bench = Signed()
     bench.compiled()
     for it in (withdrawn("eve"), withdrawn(fleet="other")):
-        (answer,) = sends(bench.hear(OPERATOR, WithdrawJob("w", it)))
+        (answer,) = sends(bench.receive(OPERATOR, WithdrawJob("w", it)))
         assert isinstance(answer, Refused)
     assert bench.state.status == "waiting"
 
 
-def test_a_device_that_demands_a_mandate_is_left_out_of_a_job_without_one_and_said() -> None:
+def test_mandate_only_device_is_skipped_and_reported() -> None:
     offer = msgspec.structs.replace(OFFER, abilities=(*ABILITIES, MANDATE))
     bench = Bench()
     bench.join("s1", ("a", "b"))
     members = ref_of(b"demanding")
-    bench.hear(site("s1"), Roster(2, members))
-    bench.tell(Pulled(members.digest))
+    bench.receive(site("s1"), Roster(2, members))
+    bench.notify(Pulled(members.digest))
     there = (Member("a", BOOT, OFFER), Member("b", BOOT, offer))
     bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, there))
     assert bench.cloud.sites.demanding() == ("b",)
-    bench.hear(OPERATOR, Submit("t", text()))
+    bench.receive(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()
-    told = bench.cloud.state.jobs["job"].detail
-    assert "left out, they do only what an operator signed: sojourn job sign job: b" in told
+    reported = bench.cloud.state.jobs["job"].detail
+    assert "skipped, they require a signed job: sojourn job sign job: b" in reported
 
 
-def test_what_operators_did_is_in_the_log() -> None:
+def test_operator_actions_are_in_the_audit_log() -> None:
     bench = Signed()
     bench.compiled()
     bench.sign("eve", ticket="bad")

@@ -1,4 +1,4 @@
-"""Models of rounds are tested while the next round is under way."""
+"""Models of rounds are tested while the next round is in progress."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator import lost_pieces
+from coordinator import recovery
+from coordinator.job_state import JobState
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.kept_rounds import BEST_ONLY, KeepSettings
+from coordinator.machine.kept_models import BEST_ONLY, KeepSettings
 from coordinator.records import JobCompiled, JobEnded, RoundClosed, RoundKeeps, RoundMeasured, RoundPlanned
 from coordinator.rounds.evaluation import MeasureRound
 from coordinator.rounds.planning import PlanRound
 from coordinator.rounds.preparing import PrepareJob
 from coordinator.rounds.results import CloseRound
-from coordinator.state import JobState
-from sojourn.node.machine import DidNot, Do, Say, Undo
-from sojourn.protocol.job_messages import Continue, Remove
-from sojourn.protocol.messages import Inspect, Jobs, Stop, Submit
+from sojourn.node.machine import CancelWork, Log, StartWork, WorkFailed
+from sojourn.protocol.operator_messages import Continue, Inspect, Jobs, Remove, Stop, Submit
 from sojourn.protocol.wire import JobView, RoundReport
 from sojourn.store.blobs import ref_of
 from tests.coordinator.machine.cloud_bench import KIT, MODEL, OPERATOR, TEST, Bench, records, text
@@ -28,7 +27,7 @@ from tests.sojourn.store.replays import replayed, sends, without_steps
 
 
 class MeasuredBench(Bench):
-    """A coordinator whose rounds are closed as it asks for, and each measured when the test says so."""
+    """A coordinator whose rounds close on request, and are measured when the test requests it."""
 
     def __init__(self, keep: KeepSettings | None = None, **changes) -> None:
         super().__init__()
@@ -40,7 +39,7 @@ class MeasuredBench(Bench):
         return self.cloud.state.jobs["job"]
 
     def gather(self) -> CloseRound:
-        """All tours of the round come home; returns the work that closes it."""
+        """Complete all tours of the round; return the work that closes it."""
         for tour in self.state.tours:
             self.toured(tour.number, tour.site, self.state.round)
         return next(work for work in self.work.values() if isinstance(work, CloseRound))
@@ -50,7 +49,7 @@ class MeasuredBench(Bench):
             number, found = work.state.round, accuracy if work.measure else nan
             model = {"model": ref_of(b"round %d" % number, "float32")}
             report = RoundReport(number, found, found, 2, 2, 0, 0, 1.0, {})
-            return RoundClosed("job", model, model, (), report, keeps=RoundKeeps(unmeasured=not work.measure))
+            return RoundClosed("job", model, model, (), report, keeps=RoundKeeps(evaluation_pending=not work.measure))
 
         return self.did(CloseRound, closed, now)
 
@@ -58,7 +57,7 @@ class MeasuredBench(Bench):
         return self.did(MeasureRound, lambda work: RoundMeasured("job", work.round, accuracy, 1.0))
 
     def view(self) -> JobView:
-        (answer,) = sends(self.hear(OPERATOR, Inspect("i", "job")), Jobs)
+        (answer,) = sends(self.receive(OPERATOR, Inspect("i", "job")), Jobs)
         assert isinstance(answer, Jobs)
         (view,) = answer.jobs
         return view
@@ -73,26 +72,26 @@ def closed(**changes) -> MeasuredBench:
 
 
 def asked(effects) -> list[type]:
-    return [type(effect.work) for effect in effects if isinstance(effect, Do)]
+    return [type(effect.work) for effect in effects if isinstance(effect, StartWork)]
 
 
-def test_the_next_round_is_planned_before_the_model_is_tested() -> None:
+def test_next_round_is_planned_before_evaluation() -> None:
     bench = MeasuredBench()
     assert not bench.gather().measure
     effects = bench.close()
     assert records(effects) == [RoundClosed]
     assert asked(effects) == [PlanRound, MeasureRound]
-    assert not any(isinstance(effect, Say) for effect in without_steps(effects))  # people are told with the figures
+    assert not any(isinstance(effect, Log) for effect in without_steps(effects))  # logged with the metrics
     assert records(bench.plan()) == [RoundPlanned]
-    assert bench.state.unmeasured
+    assert bench.state.evaluation_pending
     effects = bench.measure(0.75)
     assert records(effects) == [RoundMeasured]
-    assert ["accuracy 75.00%, loss 1.0000" in effect.text for effect in effects if isinstance(effect, Say)] == [True]
-    assert not bench.state.unmeasured
+    assert ["accuracy 75.00%, loss 1.0000" in effect.text for effect in effects if isinstance(effect, Log)] == [True]
+    assert not bench.state.evaluation_pending
     assert [(report.accuracy, report.loss) for report in bench.state.history] == [(0.75, 1.0)]
 
 
-def test_the_model_that_is_tested_is_that_of_the_round() -> None:
+def test_evaluation_uses_model_of_the_round() -> None:
     (work,) = (work for work in closed().work.values() if isinstance(work, MeasureRound))
     assert (work.job, work.round, work.kit, work.test) == ("job", 1, KIT, TEST)
     assert work.model == ref_of(b"round 1", "float32")
@@ -101,14 +100,14 @@ def test_the_model_that_is_tested_is_that_of_the_round() -> None:
 @pytest.mark.parametrize(
     ("changes", "at_once"), [({}, False), ({"rounds": 1}, True), ({"target": 0.9}, True), ({"target": 1.0}, True)]
 )
-def test_a_round_with_which_the_job_may_end_is_tested_at_once(changes, at_once) -> None:
+def test_possibly_last_round_is_evaluated_at_once(changes, at_once) -> None:
     assert MeasuredBench(**changes).gather().measure is at_once
 
 
-def test_without_a_test_set_nothing_is_put_off() -> None:
+def test_job_without_test_set_defers_nothing() -> None:
     bench = Bench()
     bench.join("s1", ("a", "b"))
-    bench.hear(OPERATOR, Submit("t", text(rounds=3)))
+    bench.receive(OPERATOR, Submit("t", text(rounds=3)))
     held = {"model": MODEL}
     bench.did(PrepareJob, JobCompiled("job", KIT, held, held, None, None))
     bench.plan()
@@ -118,7 +117,7 @@ def test_without_a_test_set_nothing_is_put_off() -> None:
     assert work.measure
 
 
-def test_people_see_a_round_when_its_figures_are_there() -> None:
+def test_round_becomes_visible_with_its_metrics() -> None:
     bench = closed()
     bench.plan()
     view = bench.view()
@@ -132,7 +131,7 @@ def test_people_see_a_round_when_its_figures_are_there() -> None:
     assert (view.models.rounds, view.models.best) == ((1,), 1)
 
 
-def test_a_round_waits_for_the_figures_of_the_one_before() -> None:
+def test_round_waits_for_metrics_of_previous_round() -> None:
     bench = closed()
     bench.plan()
     assert not bench.gather().measure
@@ -142,7 +141,7 @@ def test_a_round_waits_for_the_figures_of_the_one_before() -> None:
     assert records(effects) == [RoundMeasured, RoundClosed]
     assert asked(effects) == [PlanRound, MeasureRound]
     assert bench.state.history[0].accuracy == 0.75
-    assert bench.state.unmeasured
+    assert bench.state.evaluation_pending
     bench.measure(0.5)
     bench.plan()
     assert bench.gather().measure
@@ -151,27 +150,27 @@ def test_a_round_waits_for_the_figures_of_the_one_before() -> None:
     assert (bench.state.best, bench.work) == (1, {})
 
 
-def test_a_test_that_fails_is_said_and_the_job_goes_on() -> None:
+def test_failed_evaluation_is_logged_and_job_continues() -> None:
     bench = closed()
     bench.plan()
     bench.gather()
     bench.close()
     del bench.work["measure job"]
-    effects = bench.tell(DidNot("measure job", "Fault", "the graph is gone"))
+    effects = bench.notify(WorkFailed("measure job", "failed", "the graph is gone"))
     assert records(effects) == [RoundMeasured, RoundClosed]
-    warnings = [effect.text for effect in effects if isinstance(effect, Say) and effect.level == "warning"]
+    warnings = [effect.text for effect in effects if isinstance(effect, Log) and effect.level == "warning"]
     assert warnings == ["job job round 1: its model could not be tested: the graph is gone"]
     (first, _) = bench.state.history
     assert isnan(first.accuracy)
     assert first.failures == ("its model could not be tested: the graph is gone",)
-    assert bench.tell(DidNot("measure nobody", "Fault", "?")) == []
+    assert bench.notify(WorkFailed("measure unknown", "failed", "?")) == []
 
 
-def test_after_a_restart_the_test_is_asked_for_again() -> None:
+def test_restart_requests_the_evaluation_again() -> None:
     bench = closed()
     bench.plan()
     bench.gather()
-    bench.close()  # this waited for the figures, and is forgotten
+    bench.close()  # this waited for the metrics, and is forgotten
     bench.cloud, bench.work = bench.replayed(), {}
     assert asked(bench.note(bench.cloud.start(0.0))) == [CloseRound, MeasureRound]
     assert records(bench.measure(0.75)) == [RoundMeasured]
@@ -179,31 +178,32 @@ def test_after_a_restart_the_test_is_asked_for_again() -> None:
     assert [report.accuracy for report in bench.state.history[:1]] == [0.75]
 
 
-def test_one_that_comes_after_the_job_was_stopped_still_counts() -> None:
+def test_evaluation_after_stop_still_counts() -> None:
     bench = closed()
     bench.plan()
     bench.gather()
     bench.close()
-    bench.hear(OPERATOR, Stop("s", "job"))
+    stopped = bench.receive(OPERATOR, Stop("s", "job"))
+    assert not [effect for effect in stopped if isinstance(effect, CancelWork)]  # the round is closed, and had waited
     assert (bench.view().round, bench.view().status) == (1, "stopped")
     assert records(bench.measure(0.75)) == [RoundMeasured]  # and the round that had waited is gone with the job
     assert (bench.view().accuracy, len(bench.state.history)) == (0.75, 1)
     assert asked(bench.replayed().start(0.0)) == []
 
 
-def test_a_stopped_job_is_measured_after_a_restart_too() -> None:
+def test_stopped_job_is_evaluated_after_restart() -> None:
     bench = closed()
-    bench.hear(OPERATOR, Stop("s", "job"))
+    bench.receive(OPERATOR, Stop("s", "job"))
     assert asked(bench.replayed().start(0.0)) == [MeasureRound]
 
 
-def test_a_job_that_is_stopped_and_continued_meanwhile() -> None:
+def test_stopped_and_continued_job_keeps_pending_evaluation() -> None:
     bench = closed()
     bench.plan()
     bench.gather()
     bench.close()
-    bench.hear(OPERATOR, Stop("s", "job"))
-    bench.hear(OPERATOR, Continue("c", "job", 4))
+    bench.receive(OPERATOR, Stop("s", "job"))
+    bench.receive(OPERATOR, Continue("c", "job", 4))
     bench.plan()
     bench.gather()
     assert bench.close() == []  # a new one, that waits again
@@ -211,9 +211,9 @@ def test_a_job_that_is_stopped_and_continued_meanwhile() -> None:
     assert [report.round for report in bench.state.history] == [1, 2]
 
 
-def test_a_target_that_is_set_meanwhile_counts_from_the_next_round_on() -> None:
+def test_new_target_applies_from_next_round() -> None:
     bench = closed()
-    bench.hear(OPERATOR, Continue("c", "job", target=0.7))
+    bench.receive(OPERATOR, Continue("c", "job", target=0.7))
     bench.plan()
     bench.measure(0.75)
     assert bench.state.status == "running"
@@ -221,24 +221,24 @@ def test_a_target_that_is_set_meanwhile_counts_from_the_next_round_on() -> None:
     assert records(bench.close(accuracy=0.8)) == [RoundClosed, JobEnded]
 
 
-def test_fewer_rounds_that_are_set_while_it_closes_end_the_job_and_its_figures_follow() -> None:
+def test_lowered_round_count_ends_job_and_metrics_follow() -> None:
     bench = MeasuredBench()
     assert not bench.gather().measure
-    bench.hear(OPERATOR, Continue("c", "job", 1))
+    bench.receive(OPERATOR, Continue("c", "job", 1))
     assert records(bench.close()) == [RoundClosed, JobEnded]
     bench.measure(0.75)
     assert (bench.view().status, bench.view().accuracy) == ("done", 0.75)
 
 
-def test_a_job_that_is_removed_is_tested_no_more() -> None:
+def test_removed_job_is_no_longer_evaluated() -> None:
     bench = closed()
-    bench.hear(OPERATOR, Stop("s", "job"))
-    effects = bench.hear(OPERATOR, Remove("r", "job"))
-    assert Undo("measure job") in effects
-    assert bench.tell(DidNot("measure job", "KeyError", "gone")) == []
+    bench.receive(OPERATOR, Stop("s", "job"))
+    effects = bench.receive(OPERATOR, Remove("r", "job"))
+    assert CancelWork("measure job") in effects
+    assert bench.notify(WorkFailed("measure job", "failed", "gone")) == []
 
 
-def test_what_comes_twice_or_of_another_round_changes_nothing() -> None:
+def test_duplicate_or_foreign_metrics_change_nothing() -> None:
     bench = closed()
     work = bench.work["measure job"]
     bench.measure(0.75)
@@ -249,27 +249,27 @@ def test_what_comes_twice_or_of_another_round_changes_nothing() -> None:
     bench.close()
     bench.work["measure job"] = work
     assert bench.measure(0.1) == []
-    assert bench.state.unmeasured
+    assert bench.state.evaluation_pending
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_models_are_kept_as_if_each_round_were_tested_at_once(seed) -> None:
+def test_deferred_evaluation_keeps_the_same_models(seed) -> None:
     draw = random.Random(seed)
-    figures = [draw.choice([0.1, 0.2, 0.3, 0.4]) for _ in range(12)]
+    metrics = [draw.choice([0.1, 0.2, 0.3, 0.4]) for _ in range(12)]
     keep = draw.choice([BEST_ONLY, KeepSettings(last=2, every=5)])
-    beside, at_once = MeasuredBench(keep, rounds=30), MeasuredBench(keep, rounds=30, target=1.0)
-    for figure in figures:
-        for bench in (beside, at_once):
+    concurrent, at_once = MeasuredBench(keep, rounds=30), MeasuredBench(keep, rounds=30, target=1.0)
+    for metric in metrics:
+        for bench in (concurrent, at_once):
             bench.gather()
-            bench.close(accuracy=figure)
-        beside.measure(figure)
-        assert beside.state.kept == at_once.state.kept
-        assert beside.state.best == at_once.state.best
-        for bench in (beside, at_once):
+            bench.close(accuracy=metric)
+        concurrent.measure(metric)
+        assert concurrent.state.kept == at_once.state.kept
+        assert concurrent.state.best == at_once.state.best
+        for bench in (concurrent, at_once):
             bench.plan()
 
 
-def test_the_best_model_is_kept_until_the_figures_of_the_newest_are_there() -> None:
+def test_best_model_is_kept_until_newest_metrics_arrive() -> None:
     bench = closed(keep=BEST_ONLY)
     bench.measure(0.5)
     bench.plan()
@@ -280,16 +280,16 @@ def test_the_best_model_is_kept_until_the_figures_of_the_newest_are_there() -> N
     assert set(bench.state.models) == {2}
 
 
-def test_a_record_of_figures_that_follows_nothing_is_left_out() -> None:
+def test_metrics_record_without_its_round_is_invalid() -> None:
     bench = closed()
     state, measured = bench.cloud.state, RoundMeasured("job", 1, 0.5, 1.0, (1,))
-    assert lost_pieces.objection(state, measured) is None
-    assert lost_pieces.objection(state, msgspec.structs.replace(measured, round=2)) is not None
+    assert recovery.validation_error(state, measured) is None
+    assert recovery.validation_error(state, msgspec.structs.replace(measured, round=2)) is not None
     bench.measure()
-    assert lost_pieces.objection(state, measured) is not None
+    assert recovery.validation_error(state, measured) is not None
 
 
-def test_where_the_record_of_the_figures_is_lost_the_next_round_follows_all_the_same() -> None:
+def test_lost_metrics_record_does_not_block_next_round() -> None:
     bench = closed()
     bench.measure(0.75)
     bench.plan()
@@ -299,4 +299,4 @@ def test_where_the_record_of_the_figures_is_lost_the_next_round_follows_all_the_
     assert len(kept) == len(bench.records) - 1
     twin = replayed(Coordinator("c"), kept)
     assert [isnan(report.accuracy) for report in twin.state.jobs["job"].history] == [True, True]
-    assert twin.state.jobs["job"].unmeasured
+    assert twin.state.jobs["job"].evaluation_pending

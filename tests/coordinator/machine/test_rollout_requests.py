@@ -1,15 +1,15 @@
-"""What operators are answered about releases: which rollouts begin, what steering does in each state, and races."""
+"""Answers to operators about releases: which rollouts start, steering in each state, and races."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from coordinator.machine.rollout_requests import LINES
+from coordinator.machine.rollout_requests import MAX_LINES
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.node.machine import Append, Pull, Pulled, PullFailed
 from sojourn.protocol.envelope import Packet, pack
-from sojourn.protocol.messages import Refused
+from sojourn.protocol.operator_messages import Refused
 from sojourn.protocol.release import HealthRules, Order, SignedOrder, sign
 from sojourn.protocol.release_messages import Releases, Rollout, Steer
 from sojourn.protocol.topics import Address
@@ -19,7 +19,7 @@ from tests.coordinator.machine.test_rollouts import STATES, TEN, bench
 from tests.sojourn.store.replays import sends
 
 OTHER = Address("cloud", "operator")
-"""Another person with the same name: tickets tell them apart."""
+"""Another person with the same name: tickets distinguish them."""
 
 
 def pulls(effects) -> list[bytes]:
@@ -40,14 +40,14 @@ def answer(effects) -> Releases:
 # --- beginning
 
 
-def test_a_rollout_begins_when_its_goods_are_here_and_is_on_the_disk_with_them() -> None:
+def test_rollout_starts_once_its_files_are_on_disk() -> None:
     it = bench()
-    effects = it.hear(OPERATOR, rollout())
+    effects = it.receive(OPERATOR, rollout())
     assert pulls(effects) == [ref.digest for ref in refs(1)]
     assert it.cloud.state.lines == {}
     assert it.cloud.live() >= {ref.digest for ref in refs(1)}
-    assert it.tell(Pulled(refs(1)[1].digest)) == []
-    effects = it.tell(Pulled(refs(1)[0].digest))
+    assert it.notify(Pulled(refs(1)[1].digest)) == []
+    effects = it.notify(Pulled(refs(1)[0].digest))
     first = effects[0]
     assert isinstance(first, Append)
     assert (first.sync, first.blobs) == (True, tuple(ref.digest for ref in refs(1)))
@@ -56,30 +56,30 @@ def test_a_rollout_begins_when_its_goods_are_here_and_is_on_the_disk_with_them()
     assert it.cloud.live() >= {ref.digest for ref in refs(1)}
 
 
-def test_asked_again_it_fetches_what_is_lacking_and_then_answers_what_it_did() -> None:
+def test_repeated_request_fetches_missing_files_then_is_answered() -> None:
     it = bench()
-    it.hear(OPERATOR, rollout())
-    it.tell(Pulled(refs(1)[0].digest))
-    assert pulls(it.hear(OPERATOR, rollout())) == [refs(1)[1].digest]
-    it.tell(Pulled(refs(1)[1].digest))
+    it.receive(OPERATOR, rollout())
+    it.notify(Pulled(refs(1)[0].digest))
+    assert pulls(it.receive(OPERATOR, rollout())) == [refs(1)[1].digest]
+    it.notify(Pulled(refs(1)[1].digest))
     before = len(it.records)
-    assert answer(it.hear(OPERATOR, rollout())).lines[0].status == "running"
+    assert answer(it.receive(OPERATOR, rollout())).lines[0].status == "running"
     it.through()
-    assert answer(it.hear(OPERATOR, rollout())).lines[0].status == "done"
+    assert answer(it.receive(OPERATOR, rollout())).lines[0].status == "done"
     assert [kind for kind in it.records[before:] if b"rollout-begun" in kind] == []
 
 
-def test_goods_that_cannot_be_had_are_forgotten_until_it_is_asked_again() -> None:
+def test_unavailable_files_are_dropped_until_next_request() -> None:
     it = bench()
-    it.hear(OPERATOR, rollout())
-    it.tell(PullFailed(refs(1)[0].digest, "gone"))
-    assert it.tell(Pulled(refs(1)[1].digest)) == []
+    it.receive(OPERATOR, rollout())
+    it.notify(PullFailed(refs(1)[0].digest, "gone"))
+    assert it.notify(Pulled(refs(1)[1].digest)) == []
     assert not it.cloud.live() & {ref.digest for ref in refs(1)}
-    assert pulls(it.hear(OPERATOR, rollout())) == [ref.digest for ref in refs(1)]
+    assert pulls(it.receive(OPERATOR, rollout())) == [ref.digest for ref in refs(1)]
 
 
 def changed(which="forward", **changes) -> Rollout:
-    """A first rollout with one of its orders signed otherwise."""
+    """Return a first rollout with one of its orders signed by another key."""
     plain = rollout()
     order = msgspec.structs.replace(getattr(plain, which).read(), **changes)
     return msgspec.structs.replace(plain, **{which: sign(order, SIGNER)})
@@ -93,23 +93,23 @@ def changed(which="forward", **changes) -> Rollout:
         (rollout(fleet="other"), "not both for one model line"),
         (changed(fleet="other"), "not both for one model line"),
         (changed("back", line="other"), "not both for one model line"),
-        (changed(goods=None), "does not name the release"),
-        (changed(goods=goods(2)), "does not name the release"),
-        (msgspec.structs.replace(rollout(), card=refs(2)[1]), "does not name the release"),
+        (changed(goods=None), "not for the release"),
+        (changed(goods=goods(2)), "not for the release"),
+        (msgspec.structs.replace(rollout(), card=refs(2)[1]), "not for the release"),
         (changed(version=0), "must be a rollback with a higher serial"),
         (changed("back", rollback=False), "must be a rollback with a higher serial"),
         (changed("back", serial=1), "must be a rollback with a higher serial"),
         (changed("back", goods=goods(2), version=2), "names a release"),
         (rollout(stages=(0.5, 0.5, 1.0)), "each stage must reach more"),
         (rollout(stages=(0.5, 0.25, 1.0)), "each stage must reach more"),
-        (rollout(stages=(0.5,)), "the last all of them"),
+        (rollout(stages=(0.5,)), "the last stage must reach all"),
     ],
 )
-def test_a_rollout_that_contradicts_itself_is_refused(message, why) -> None:
+def test_rollout_that_contradicts_itself_is_refused(message, why) -> None:
     it = bench()
-    assert why in refusal(it.hear(OPERATOR, message))
+    assert why in refusal(it.receive(OPERATOR, message))
     assert it.of_releases() == []
-    assert pulls(it.hear(OPERATOR, rollout(ticket="fine")))
+    assert pulls(it.receive(OPERATOR, rollout(ticket="fine")))
 
 
 def done() -> RolloutBench:
@@ -128,72 +128,72 @@ def done() -> RolloutBench:
         (rollout(1, before=1, serial=3, ticket="u"), "needs a higher version"),
     ],
 )
-def test_a_rollout_that_does_not_follow_the_one_before_is_refused(message, why) -> None:
+def test_rollout_that_does_not_follow_previous_one_is_refused(message, why) -> None:
     it = done()
-    assert why in refusal(it.hear(OPERATOR, message))
+    assert why in refusal(it.receive(OPERATOR, message))
 
 
-def test_a_rollout_whose_way_back_has_another_version_than_the_fleet_serves_is_refused() -> None:
+def test_rollback_to_another_version_than_served_is_refused() -> None:
     it = done()
     plain = rollout(2, before=1, serial=3, ticket="u")
     back = sign(Order("sojourn", "l", 4, 7, goods(1), rollback=True), SIGNER)
-    assert "in the meantime" in refusal(it.hear(OPERATOR, msgspec.structs.replace(plain, back=back)))
+    assert "in the meantime" in refusal(it.receive(OPERATOR, msgspec.structs.replace(plain, back=back)))
 
 
-def test_a_version_that_was_undone_is_not_rolled_out_again() -> None:
+def test_undone_version_is_not_rolled_out_again() -> None:
     it = done()
     it.begin(2, before=1, serial=3, ticket="u")
     it.steer("rollback")
     for device in list(it.line().members):
         it.report(device, 4, 1)
     assert it.line().status == "rolled-back"
-    assert "needs a higher version" in refusal(it.hear(OPERATOR, rollout(2, before=1, serial=5, ticket="v")))
+    assert "needs a higher version" in refusal(it.receive(OPERATOR, rollout(2, before=1, serial=5, ticket="v")))
     it.begin(3, before=1, serial=5, ticket="w")
     assert (it.line().forward.read.version, it.line().back.read.version) == (3, 1)
     assert (it.line().back.graph, it.line().back.card) == refs(1)
 
 
 @pytest.mark.parametrize("state", [state for state in STATES if state not in ("done", "rolled-back")])
-def test_another_rollout_waits_until_the_one_before_is_over(state) -> None:
+def test_second_rollout_is_refused_while_first_is_active(state) -> None:
     it = bench()
     STATES[state](it)
-    assert "let it end, or undo it" in refusal(it.hear(OPERATOR, rollout(2, before=0, serial=3, ticket="u")))
+    assert "let it end, or roll it back" in refusal(it.receive(OPERATOR, rollout(2, before=0, serial=3, ticket="u")))
 
 
 @pytest.mark.parametrize(("state", "before"), [("done", 1), ("rolled-back", 0)])
-def test_when_it_is_over_another_begins(state, before) -> None:
+def test_next_rollout_starts_after_previous_one_ends(state, before) -> None:
     it = bench()
     STATES[state](it)
     it.begin(2, before=before, serial=3, ticket="u")
     assert (it.line().status, it.line().forward.read.version) == ("running", 2)
 
 
-def test_of_two_operators_the_one_whose_goods_come_first_wins() -> None:
+def test_first_rollout_with_complete_files_wins() -> None:
     it = bench()
-    it.hear(OPERATOR, rollout(1, ticket="one"))
-    it.hear(OTHER, rollout(2, ticket="two"))
-    for ref in refs(1):  # nobody waits for these any more
-        assert it.tell(Pulled(ref.digest)) == []
-    it.tell(Pulled(refs(2)[0].digest))
-    it.tell(Pulled(refs(2)[1].digest))
+    it.receive(OPERATOR, rollout(1, ticket="one"))
+    it.receive(OTHER, rollout(2, ticket="two"))
+    for ref in refs(1):  # these are no longer needed
+        assert it.notify(Pulled(ref.digest)) == []
+    it.notify(Pulled(refs(2)[0].digest))
+    it.notify(Pulled(refs(2)[1].digest))
     assert it.line().ticket == "two"
-    assert "let it end" in refusal(it.hear(OPERATOR, rollout(1, ticket="one")))
+    assert "let it end" in refusal(it.receive(OPERATOR, rollout(1, ticket="one")))
 
 
-def test_a_rollout_whose_goods_came_too_late_is_refused() -> None:
+def test_rollout_whose_files_arrive_too_late_is_refused() -> None:
     it = done()
-    it.hear(OPERATOR, rollout(2, before=1, serial=3, ticket="u"))
-    it.tell(Pulled(refs(2)[0].digest))
+    it.receive(OPERATOR, rollout(2, before=1, serial=3, ticket="u"))
+    it.notify(Pulled(refs(2)[0].digest))
     it.steer("rollback")
-    assert "is rolling-back" in refusal(it.tell(Pulled(refs(2)[1].digest)))
+    assert "is rolling-back" in refusal(it.notify(Pulled(refs(2)[1].digest)))
     assert it.line().forward.read.version == 1
 
 
-def test_a_fleet_has_so_many_lines() -> None:
+def test_number_of_model_lines_is_limited() -> None:
     it = RolloutBench()
-    for number in range(LINES):
+    for number in range(MAX_LINES):
         it.begin(line=f"line-{number}", ticket=f"t-{number}")
-    assert "32 model lines already" in refusal(it.hear(OPERATOR, rollout(line="one-more", ticket="u")))
+    assert "32 model lines already" in refusal(it.receive(OPERATOR, rollout(line="one-more", ticket="u")))
     it.steer("rollback", line="line-0")
     it.begin(2, serial=3, line="line-0", ticket="again")
     assert it.line("line-0").forward.read.version == 2
@@ -214,7 +214,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("state", "action"), TABLE)
-def test_steering_in_every_state(state, action) -> None:
+def test_steering_follows_the_table_in_every_state(state, action) -> None:
     it = bench()
     STATES[state](it)
     before = it.line().status
@@ -233,18 +233,18 @@ def test_steering_in_every_state(state, action) -> None:
     assert len(it.records) == records
 
 
-def test_there_is_a_row_for_every_state_and_action() -> None:
+def test_steering_table_covers_every_state_and_action() -> None:
     assert set(TABLE) == {(state, action) for state in STATES for action in ("pause", "resume", "rollback")}
 
 
-def test_steering_a_line_that_nobody_knows_is_refused() -> None:
+def test_steering_an_unknown_line_is_refused() -> None:
     it = bench()
     assert refusal(it.steer("pause")) == "there is no model line 'l'; the lines are: none"
     it.begin()
     assert refusal(it.steer("pause", line="m")) == "there is no model line 'm'; the lines are: l"
 
 
-def test_a_wish_that_comes_once_more_after_another_changes_nothing() -> None:
+def test_repeated_old_steering_request_changes_nothing() -> None:
     it = bench()
     it.begin()
     it.steer("pause", "one")
@@ -257,7 +257,7 @@ def test_a_wish_that_comes_once_more_after_another_changes_nothing() -> None:
     assert answer(it.steer("rollback", "three")).lines[0].status == "running"
 
 
-def test_while_paused_nobody_is_told_and_afterwards_the_stage_goes_on() -> None:
+def test_paused_rollout_sends_no_orders_and_stage_resumes() -> None:
     it = bench()
     it.begin()
     it.steer("pause")
@@ -271,30 +271,30 @@ def test_while_paused_nobody_is_told_and_afterwards_the_stage_goes_on() -> None:
     assert set(it.line().members) == set(TEN)
 
 
-# --- telling
+# --- answers
 
 
-def test_a_line_that_nobody_knows_has_no_view() -> None:
+def test_unknown_line_has_no_view() -> None:
     assert bench().ask("l") == ()
     assert bench().ask() == ()
 
 
-def test_all_lines_with_the_longest_of_everything_fit_in_one_message() -> None:
+def test_all_lines_at_maximum_size_fit_in_one_message() -> None:
     it = RolloutBench()
     name = "x" * 60
     stages = tuple((at + 1) / 20 for at in range(20))
-    for number in range(LINES):
+    for number in range(MAX_LINES):
         it.join("s0", ("d" * 63,), revision=number + 2)
         it.begin(line=f"{name}-{number:02}", ticket=f"t-{number}", stages=stages, undo=False, rules=HealthRules())
         detail = "€" * 2000
         it.report("d" * 63, 1, 0, "failed", detail=detail, line=f"{name}-{number:02}")
     views = it.ask()
-    assert len(views) == LINES
+    assert len(views) == MAX_LINES
     assert all(view.devices == () and len(view.detail) == 200 for view in views)
     assert len(pack(Packet(1, BOOT, Releases("q", views)))) < PORTABLE_PAYLOAD
 
 
-def test_only_known_words_are_steered_by() -> None:
+def test_unknown_steering_action_is_rejected() -> None:
     assert msgspec.convert({"ticket": "t", "line": "l", "action": "pause"}, Steer)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"ticket": "t", "line": "l", "action": "stop"}, Steer)

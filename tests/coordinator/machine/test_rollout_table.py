@@ -1,4 +1,4 @@
-"""A rollout is its table: every row is reached, and nothing that may be sent leads out of it."""
+"""The table of a rollout: every row is reached, and no message causes an event outside of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.rollout_table import ROLLOUT, STATUS, step_of
+from coordinator.machine.rollout_progress import ROLLOUT, STATUS, RolloutEvent, RolloutProgress, RolloutStep
 from sojourn.errors import UnexpectedEvent
 from sojourn.node.machine import Present
 from sojourn.protocol.release import HealthRules
@@ -19,13 +19,13 @@ DEVICES = tuple(f"d{number}" for number in range(5))
 
 
 @pytest.fixture
-def reached(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
-    """The rows of the table that are taken during a test."""
+def reached(monkeypatch: pytest.MonkeyPatch) -> set[tuple[RolloutStep, RolloutEvent]]:
+    """Collect the rows of the table that occur during a test."""
     return rows_taken(monkeypatch, ROLLOUT)
 
 
 class Anything(RolloutBench):
-    """A coordinator to whose rollout anything happens that devices, sites, operators and time can do, in any order."""
+    """A coordinator whose rollout gets random events from devices, sites, operators and timers."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -43,7 +43,7 @@ class Anything(RolloutBench):
 
     def begun(self) -> None:
         known = self.cloud.state.lines.get("l")
-        soak, patience = self.draw.choice([0.0, 5.0]), self.draw.choice([7.0, 50.0])
+        soak, timeout = self.draw.choice([0.0, 5.0]), self.draw.choice([7.0, 50.0])
         version = known.forward.read.version + 1 if known else 1
         self.tickets += 1
         self.begin(
@@ -55,7 +55,7 @@ class Anything(RolloutBench):
             stages=self.draw.choice([(1.0,), (0.3, 1.0)]),
             rules=HealthRules(
                 soak=soak,
-                patience=patience,
+                timeout=timeout,
                 failures=self.draw.choice([0.0, 0.5, 1.0]),
                 quorum=self.draw.choice([1, 2, 2, 3]),
             ),
@@ -66,8 +66,8 @@ class Anything(RolloutBench):
     def reported(self) -> None:
         state = self.draw.choice(["fetching", "checking", *["serving"] * 6, "failed", "fell-back", "withdrawn"])
         line = self.line()
-        serial = self.draw.choice([line.cargo.read.serial] * 6 + [line.back.read.serial, self.serial + 1])
-        self.report(self.draw.choice(list(line.members) or DEVICES), serial, line.cargo.read.version, state)
+        serial = self.draw.choice([line.payload.read.serial] * 6 + [line.back.read.serial, self.serial + 1])
+        self.report(self.draw.choice(list(line.members) or DEVICES), serial, line.payload.read.version, state)
 
     def waited(self) -> None:
         self.wait(self.draw.choice([0.5, 3.0, 6.0, 20.0]))
@@ -81,26 +81,26 @@ class Anything(RolloutBench):
         self.join("s0", tuple(self.draw.sample(DEVICES, self.draw.randint(0, 4))), revision=self.revision)
 
     def went(self) -> None:
-        self.tell(Present(site("s0"), BOOT, self.draw.choice([BORN, DEAD])))
+        self.notify(Present(site("s0"), BOOT, self.draw.choice([BORN, DEAD])))
 
 
-RARE = {("soaking", "nobody answered")}
-"""What hardly ever happens by chance has a test of its own."""
+RARE = {(RolloutStep.SOAKING, RolloutEvent.NO_ANSWER)}
+"""Events that rarely happen by chance are tested separately."""
 
 
-def test_in_any_order_only_rows_of_the_table_are_taken_and_every_one_is(reached) -> None:
+def test_random_events_take_only_and_all_rows_of_the_table(reached) -> None:
     for seed in range(150):
         anything = Anything(seed)
         for _ in range(100):
             anything.happen()
             for line in anything.cloud.state.lines.values():
-                assert STATUS[anything.cloud._rollouts._progress[line.line].step] == line.status
+                assert STATUS[anything.cloud._rollouts._step(line)] == line.status
     assert set(ROLLOUT.rows) - reached <= RARE
 
 
-def test_devices_that_all_leave_for_a_newer_order_while_a_stage_soaks_pause_it(reached) -> None:
+def test_rollout_pauses_if_all_devices_leave_for_newer_order(reached) -> None:
     it = RolloutBench(DEVICES[:1])
-    it.begin(stages=(1.0,), rules=HealthRules(soak=10.0, patience=5.0, failures=1.0))
+    it.begin(stages=(1.0,), rules=HealthRules(soak=10.0, timeout=5.0, failures=1.0))
     it.report(DEVICES[0], 1)
     it.wait(6)
     it.report(DEVICES[0], 7, 3, "fetching")
@@ -108,14 +108,18 @@ def test_devices_that_all_leave_for_a_newer_order_while_a_stage_soaks_pause_it(r
     assert reached >= RARE
 
 
-def test_a_status_for_every_state_and_a_state_for_every_status() -> None:
-    assert set(STATUS) == set(ROLLOUT.states)
-    assert {step_of(status) for status in STATUS.values()} == set(ROLLOUT.states) - {"soaking"}
+def test_restart_restores_every_step_but_soaking() -> None:
+    it = RolloutBench(DEVICES)
+    it.begin()
+    for step in RolloutStep:
+        it.line().status = STATUS[step]
+        restored = RolloutProgress(0.0).step(it.line())
+        assert restored == (RolloutStep.STAGING if step is RolloutStep.SOAKING else step)
 
 
-def test_what_the_table_does_not_have_is_an_error_by_name() -> None:
+def test_event_outside_the_table_raises_named_error() -> None:
     it = RolloutBench(DEVICES)
     it.begin()
     it.steer("pause")
-    with pytest.raises(UnexpectedEvent, match="rollout: all served while paused"):
-        it.cloud._rollouts.turn(it.line(), "all served", "", it.now)
+    with pytest.raises(UnexpectedEvent, match="rollout: all served in state paused"):
+        it.cloud._rollouts.turn(it.line(), RolloutEvent.ALL_SERVED, "", it.now)

@@ -1,4 +1,4 @@
-"""A coordinator with the fleet's public key verifies orders, serial numbers and cards before it takes a rollout."""
+"""A coordinator with the fleet's public key verifies orders, serials and cards before a rollout."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.machine.authorization import Trust
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.trust import Trust
 from coordinator.releases.file import LARGEST_GRAPH
-from coordinator.releases.verifying import CardChecked, CheckCard, check_card
+from coordinator.releases.orders import CardChecked, CheckCard, check_card
 from coordinator.rollout_records import AHEAD
-from sojourn.node.machine import DidNot, Pull, Pulled, Say
-from sojourn.protocol.messages import Refused
-from sojourn.protocol.release import Goods, Order, Parcel, SignedOrder, sign
+from sojourn.node.machine import Log, Pull, Pulled, WorkFailed
+from sojourn.protocol.operator_messages import Refused
+from sojourn.protocol.release import BlobRef, Goods, Order, SignedOrder, sign
 from sojourn.protocol.release_messages import Releases, Rollout
 from sojourn.protocol.signing import Signer
 from sojourn.protocol.wire import Ref
@@ -36,10 +36,10 @@ def bench() -> RolloutBench:
 
 
 def begin(it: RolloutBench, message: Rollout, objection: str | None = None) -> list[Any]:
-    """An operator begins a rollout, its goods come, and its card is read."""
-    it.hear(OPERATOR, message)
+    """Start a rollout, deliver its blobs, and read its card."""
+    it.receive(OPERATOR, message)
     for ref in (message.graph, message.card):
-        it.tell(Pulled(ref.digest))
+        it.notify(Pulled(ref.digest))
     return it.did(CheckCard, lambda work: CardChecked(work.ticket, work.order.line, objection))
 
 
@@ -49,25 +49,25 @@ def resigned(which: str, signer: Signer = SIGNER, plain: Rollout | None = None, 
     return msgspec.structs.replace(plain, **{which: sign(order, signer)})
 
 
-def test_what_the_fleets_key_signed_begins_when_its_card_was_read() -> None:
+def test_signed_rollout_starts_after_card_is_read() -> None:
     it = bench()
     message = rollout()
-    assert pulls(it.hear(OPERATOR, message)) == [ref.digest for ref in refs(1)]
-    it.tell(Pulled(refs(1)[0].digest))
-    it.tell(Pulled(refs(1)[1].digest))
+    assert pulls(it.receive(OPERATOR, message)) == [ref.digest for ref in refs(1)]
+    it.notify(Pulled(refs(1)[0].digest))
+    it.notify(Pulled(refs(1)[1].digest))
     assert it.cloud.state.lines == {}
     assert it.cloud.live() >= {ref.digest for ref in refs(1)}
-    assert it.hear(OPERATOR, message) == []  # it is at it
+    assert it.receive(OPERATOR, message) == []  # in progress
     effects = it.did(CheckCard, lambda work: CardChecked(work.ticket, work.order.line, None))
     assert it.line().status == "running"
     assert [message for message in sends(effects) if isinstance(message, Releases)]
-    assert not any("verifies" in effect.text for effect in effects if isinstance(effect, Say))
+    assert not any("verifies" in effect.text for effect in effects if isinstance(effect, Log))
 
 
 @pytest.mark.parametrize("which", ["forward", "back"])
-def test_an_order_that_another_key_signed_is_refused_and_nothing_is_fetched_or_shipped(which) -> None:
+def test_order_signed_with_another_key_is_refused_unfetched(which) -> None:
     it = bench()
-    effects = it.hear(OPERATOR, resigned(which, THIEF))
+    effects = it.receive(OPERATOR, resigned(which, THIEF))
     reason = refusal(effects)
     assert f"the order {which} is not signed with the fleet's release key" in reason
     assert SIGNER.public in reason
@@ -76,14 +76,14 @@ def test_an_order_that_another_key_signed_is_refused_and_nothing_is_fetched_or_s
     assert it.line().ticket == "good"
 
 
-def test_an_order_that_was_changed_after_it_was_signed_is_refused() -> None:
+def test_order_changed_after_signing_is_refused() -> None:
     it, plain = bench(), rollout()
     order = msgspec.msgpack.encode(Order("sojourn", "l", 1000, 1, goods(1)))
     forged = msgspec.structs.replace(plain, forward=SignedOrder(order, plain.forward.signature))
-    assert "not signed" in refusal(it.hear(OPERATOR, forged))
+    assert "not signed" in refusal(it.receive(OPERATOR, forged))
 
 
-def test_signed_orders_of_another_fleet_an_old_serial_or_another_way_back_are_refused() -> None:
+def test_signed_order_of_other_fleet_or_old_serial_is_refused() -> None:
     it = bench()
     begin(it, rollout(stages=(1.0,)))
     it.through()
@@ -95,44 +95,44 @@ def test_signed_orders_of_another_fleet_an_old_serial_or_another_way_back_are_re
         (resigned("back", plain=following, serial=3), "higher serial number"),
         (resigned("back", plain=following, goods=goods(7)), "in the meantime"),
     ):
-        assert why in refusal(it.hear(OPERATOR, message))
+        assert why in refusal(it.receive(OPERATOR, message))
     begin(it, following)
     assert it.line().forward.read.version == 2
 
 
 @pytest.mark.parametrize("key", ["", SIGNER.public], ids=["without a key", "with a key"])
-def test_no_order_uses_up_the_serial_numbers_of_those_to_come(key) -> None:
+def test_order_with_a_far_serial_number_is_refused(key) -> None:
     it = RolloutBench(TEN, 2, key=key)
-    assert "serial numbers would run out" in refusal(it.hear(OPERATOR, rollout(serial=AHEAD + 1)))
-    assert "serial numbers would run out" in refusal(it.hear(OPERATOR, rollout(serial=(1 << 53) - 2)))
-    assert isinstance(it.hear(OPERATOR, rollout(serial=AHEAD))[0], Pull)
+    assert "serial numbers would run out" in refusal(it.receive(OPERATOR, rollout(serial=AHEAD + 1)))
+    assert "serial numbers would run out" in refusal(it.receive(OPERATOR, rollout(serial=(1 << 53) - 2)))
+    assert isinstance(it.receive(OPERATOR, rollout(serial=AHEAD))[0], Pull)
 
 
-def test_goods_have_the_sizes_that_the_order_names_and_not_more_than_a_device_takes() -> None:
+def test_file_sizes_must_match_order_and_device_limit() -> None:
     graph, card = refs(1)
     plain = msgspec.structs.replace(rollout(), graph=Ref(graph.digest, graph.size + 1))
-    assert "other sizes" in refusal(bench().hear(OPERATOR, plain))
+    assert "other sizes" in refusal(bench().receive(OPERATOR, plain))
     large = Ref(graph.digest, LARGEST_GRAPH + 1)
-    named = Goods(Parcel(large.digest, large.size), Parcel(card.digest, card.size))
+    named = Goods(BlobRef(large.digest, large.size), BlobRef(card.digest, card.size))
     plain = msgspec.structs.replace(resigned("forward", goods=named), graph=large)
-    assert "this release has more" in refusal(bench().hear(OPERATOR, plain))
+    assert "the release is too large" in refusal(bench().receive(OPERATOR, plain))
 
 
-def test_a_card_of_another_release_is_refused() -> None:
+def test_card_of_another_release_is_refused() -> None:
     it = bench()
-    effects = begin(it, rollout(), "the card is of m 1, and the order of l 1")
-    assert refusal(effects) == "the card is of m 1, and the order of l 1"
+    effects = begin(it, rollout(), "the card is of m 1, and the order is of l 1")
+    assert refusal(effects) == "the card is of m 1, and the order is of l 1"
     assert (it.of_releases(), it.cloud.live()) == ([], set())
 
 
-def test_a_card_that_cannot_be_read_is_refused_and_other_work_is_not_taken_for_it() -> None:
+def test_unreadable_card_is_refused_and_other_failures_ignored() -> None:
     it = bench()
-    it.hear(OPERATOR, rollout())
-    it.tell(Pulled(refs(1)[0].digest))
-    it.tell(Pulled(refs(1)[1].digest))
+    it.receive(OPERATOR, rollout())
+    it.notify(Pulled(refs(1)[0].digest))
+    it.notify(Pulled(refs(1)[1].digest))
     (key,) = it.work
-    assert not [m for m in sends(it.tell(DidNot("plan", "failed", ""))) if isinstance(m, Refused)]
-    assert "cannot be read: the disk" in refusal(it.tell(DidNot(key, "failed", "the disk")))
+    assert not [m for m in sends(it.notify(WorkFailed("plan", "failed", ""))) if isinstance(m, Refused)]
+    assert "cannot be read: the disk" in refusal(it.notify(WorkFailed(key, "failed", "the disk")))
     assert it.cloud.live() == set()
 
 
@@ -144,27 +144,27 @@ def checked(line: str, version: int, card: bytes) -> str | None:
     return found.objection
 
 
-def test_the_card_is_of_the_line_and_version_that_the_order_names() -> None:
+def test_card_must_match_line_and_version_of_order() -> None:
     card = card_of(3)
     data = msgspec.msgpack.encode(card)
     assert checked(card.line, 3, data) is None
-    assert checked(card.line, 4, data) == f"the card is of {card.line} 3, and the order of {card.line} 4"
-    assert "and the order of other 3" in (checked("other", 3, data) or "")
-    assert "says what no card can" in (checked(card.line, 3, b"\xc1" * 50) or "")
+    assert checked(card.line, 4, data) == f"the card is of {card.line} 3, and the order is of {card.line} 4"
+    assert "and the order is of other 3" in (checked("other", 3, data) or "")
+    assert "is invalid" in (checked(card.line, 3, b"\xc1" * 50) or "")
 
 
-def test_without_a_key_it_says_that_nobody_verified() -> None:
+def test_missing_release_key_logs_a_warning() -> None:
     it = RolloutBench(TEN, 2)
-    (said,) = [effect.text for effect in it.begin() if isinstance(effect, Say) and effect.level == "warning"]
-    assert "this coordinator has no release key" in said
+    (output,) = [effect.text for effect in it.begin() if isinstance(effect, Log) and effect.level == "warning"]
+    assert "this coordinator has no release key" in output
 
 
-def test_a_rollout_from_before_there_was_a_key_is_not_resumed_but_can_be_undone() -> None:
+def test_unverified_rollout_cannot_resume_but_can_roll_back() -> None:
     it = RolloutBench(TEN, 2)
     forged = resigned("forward", THIEF)
-    it.hear(OPERATOR, forged)
+    it.receive(OPERATOR, forged)
     for ref in refs(1):
-        it.tell(Pulled(ref.digest))
+        it.notify(Pulled(ref.digest))
     it.steer("pause", "p")
     it.cloud = replayed(Coordinator("c", trust=Trust(SIGNER.public)), it.records)
     it.note(it.cloud.start(it.now))

@@ -1,4 +1,4 @@
-"""A model line as a person sees it: what it serves, who is where, and who is not well, in a message that fits."""
+"""The view of a model line: its version, its devices and their health, in a message that fits a packet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.machine.paging import ROOM, first_page
+from coordinator.machine.paging import MAX_LIST_SIZE, first_page
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.protocol.envelope import Packet, pack
 from sojourn.protocol.release import Health, HealthRules, Pace
@@ -20,7 +20,7 @@ from tests.coordinator.machine.test_rollouts import TEN, bench
 SLOW = Health(pace=Pace(1.0, 3000.0), pace_before=Pace(1.0, 1000.0))
 
 
-def test_what_a_line_serves_follows_its_rollout() -> None:
+def test_served_version_follows_the_rollout() -> None:
     it = bench(2)
 
     def view() -> tuple[Any, ...]:
@@ -40,7 +40,7 @@ def test_what_a_line_serves_follows_its_rollout() -> None:
     assert view() == ("rolled-back", 2, 1, 1, goods(1), 4, 1)
 
 
-def test_devices_that_are_not_well_come_first_and_then_by_stage_and_name() -> None:
+def test_unhealthy_devices_come_first_then_stage_and_name() -> None:
     it = bench(4, sites=1)
     it.begin(stages=(0.25, 1.0), rules=HealthRules(failures=1.0, soak=0.0))
     (first,) = it.line().members
@@ -50,14 +50,14 @@ def test_devices_that_are_not_well_come_first_and_then_by_stage_and_name() -> No
     it.report(later[2], 1, health=SLOW)
     views = it.ask("l")[0].devices
     assert [view.device for view in views] == [later[1], later[2], first, later[0]]
-    assert [view.state for view in views] == ["failed", "serving", "serving", "told"]
+    assert [view.state for view in views] == ["failed", "serving", "serving", "sent"]
     assert [view.stage for view in views] == [2, 2, 1, 2]
     assert views[0].detail == "no"
     assert "3.0 times as slow" in views[1].detail
-    assert it.ask("l")[0].counts == {"failed": 1, "serving": 2, "told": 1}
+    assert it.ask("l")[0].counts == {"failed": 1, "serving": 2, "sent": 1}
 
 
-def test_a_device_that_has_not_answered_the_order_that_counts_is_told_or_away() -> None:
+def test_unanswered_device_shows_as_ordered_or_away() -> None:
     it = bench(2, sites=1)
     it.begin(stages=(1.0,))
     it.report(TEN[0], 1, 0, "fetching")
@@ -66,19 +66,19 @@ def test_a_device_that_has_not_answered_the_order_that_counts_is_told_or_away() 
     assert states == {TEN[0]: "fetching", TEN[1]: "away"}
     it.steer("rollback")
     views = {view.device: view for view in it.ask("l")[0].devices}
-    assert (views[TEN[0]].state, views[TEN[0]].serial) == ("told", 1)
+    assert (views[TEN[0]].state, views[TEN[0]].serial) == ("sent", 1)
     assert views[TEN[1]].state == "away"
 
 
-def test_devices_are_told_only_of_a_line_that_was_asked_for() -> None:
+def test_devices_are_listed_only_for_the_requested_line() -> None:
     it = bench(2)
     it.begin(stages=(1.0,))
     assert it.ask()[0].devices == ()
     assert len(it.ask("l")[0].devices) == 2
-    assert it.ask()[0].counts == {"told": 2}
+    assert it.ask()[0].counts == {"sent": 2}
 
 
-def test_a_line_of_a_large_fleet_fits_in_one_message_with_those_that_are_ill_in_it() -> None:
+def test_large_line_fits_in_one_message_with_unhealthy_devices() -> None:
     names = tuple(f"{number:04}-{'d' * 58}" for number in range(2000))
     it = RolloutBench(names, 4)
     it.begin(stages=(1.0,), rules=HealthRules(failures=1.0))
@@ -96,11 +96,18 @@ def test_a_line_of_a_large_fleet_fits_in_one_message_with_those_that_are_ill_in_
 
 @pytest.mark.parametrize(
     ("sizes", "kept"),
-    [([], 0), ([10], 1), ([ROOM + 1000], 1), ([ROOM + 1000, 1], 1), ([1, ROOM + 1000], 1), ([ROOM // 2] * 3, 2)],
+    [
+        ([], 0),
+        ([10], 1),
+        ([MAX_LIST_SIZE + 1000], 1),
+        ([MAX_LIST_SIZE + 1000, 1], 1),
+        ([1, MAX_LIST_SIZE + 1000], 1),
+        ([MAX_LIST_SIZE // 2] * 3, 2),
+    ],
 )
-def test_as_much_as_fits_and_at_least_one(sizes, kept) -> None:
+def test_page_holds_what_fits_and_at_least_one_item(sizes, kept) -> None:
     items = [b"x" * (size - 5 if size > 300 else size) for size in sizes]
     found = first_page(items)
     assert found == tuple(items[:kept])
     used = [*accumulate(len(msgspec.msgpack.encode(item)) for item in found)]
-    assert all(end <= ROOM for end in used[1:])
+    assert all(end <= MAX_LIST_SIZE for end in used[1:])

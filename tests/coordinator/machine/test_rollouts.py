@@ -1,4 +1,4 @@
-"""Rollouts: stages, soaking, patience, illness and the way back, newcomers, and restarts in every state."""
+"""Rollouts: stages, soaking, timeout, health issues and rollback, new devices, and restarts in every state."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from coordinator.machine import rollout_progress
-from coordinator.machine.routes import TOGETHER
+from coordinator.machine.rollout_progress import MAX_DEVICES_PER_MESSAGE
 from coordinator.rollout_records import DeviceReported, DevicesJoined, RolloutTurned
-from sojourn.node.machine import Append, Present, Woke
+from sojourn.node.machine import Append, Present, TimerFired
 from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.release import Health, HealthRules, Order, Pace
 from sojourn.protocol.wire import Epoch
 from tests.coordinator.machine.cloud_bench import BOOT, BORN, DEAD, records, site
-from tests.coordinator.machine.rollout_bench import RULES, RolloutBench, goods, refs, shipped, told
+from tests.coordinator.machine.rollout_bench import RULES, RolloutBench, goods, refs, reported, shipped
 from tests.sojourn.store.replays import sends
 
 TEN = tuple(f"dev-{number}" for number in range(10))
@@ -41,7 +41,7 @@ def bench(count=10, sites=2) -> RolloutBench:
         (3, (0.34, 1.0), [2, 3]),
     ],
 )
-def test_each_stage_reaches_its_share_of_the_devices(count, stages, sizes) -> None:
+def test_each_stage_reaches_its_share_of_devices(count, stages, sizes) -> None:
     it = bench(count)
     it.begin(stages=stages)
     found = []
@@ -53,13 +53,13 @@ def test_each_stage_reaches_its_share_of_the_devices(count, stages, sizes) -> No
     assert it.line().status == "done"
 
 
-def test_without_devices_it_waits_for_some() -> None:
+def test_rollout_without_devices_waits() -> None:
     it = RolloutBench()
     effects = it.begin()
     assert shipped(effects) == []
     assert (it.line().status, it.line().stage) == ("running", 0)
     assert shipped(it.wait(10_000)) == []
-    assert told(it.join("s0", ("a", "b"), revision=2)) == {max_ranked(it, ("a", "b"))}
+    assert reported(it.join("s0", ("a", "b"), revision=2)) == {max_ranked(it, ("a", "b"))}
 
 
 def max_ranked(it: RolloutBench, devices) -> str:
@@ -67,7 +67,7 @@ def max_ranked(it: RolloutBench, devices) -> str:
     return first
 
 
-def test_who_comes_first_depends_on_names_and_the_release_alone() -> None:
+def test_device_order_depends_only_on_names_and_release() -> None:
     def first(version: int, sites: int, names=TEN) -> list[str]:
         it = RolloutBench(names, sites)
         it.begin(version, stages=(0.3, 1.0))
@@ -77,31 +77,31 @@ def test_who_comes_first_depends_on_names_and_the_release_alone() -> None:
     assert len({tuple(sorted(first(version, 1))) for version in range(1, 8)}) > 3
 
 
-def test_every_stage_tells_only_those_that_are_new_in_it() -> None:
+def test_each_stage_sends_orders_only_to_new_devices() -> None:
     it = bench()
     effects = it.begin(stages=(0.2, 1.0))
-    first = told(effects)
+    first = reported(effects)
     assert len(first) == 2
     it.all_well(1)
     effects = it.wait(RULES.soak)
-    assert told(effects) == set(TEN) - first
+    assert reported(effects) == set(TEN) - first
     assert it.line().members == {device: 1 if device in first else 2 for device in TEN}
 
 
-def test_devices_are_told_through_the_site_that_has_them_and_not_too_many_at_once() -> None:
-    names = tuple(f"dev-{number:04}" for number in range(TOGETHER + 5))
+def test_orders_go_through_the_device_site_in_batches() -> None:
+    names = tuple(f"dev-{number:04}" for number in range(MAX_DEVICES_PER_MESSAGE + 5))
     it = RolloutBench(names, 1)
     it.join("s1", (names[0], "other"))
     effects = it.begin(stages=(1.0,))
     assert [(where, len(devices)) for where, _, devices in shipped(effects)] == [
-        ("s0", TOGETHER),
+        ("s0", MAX_DEVICES_PER_MESSAGE),
         ("s0", 5),
         ("s1", 1),
     ]
     assert shipped(effects)[-1] == ("s1", 1, ("other",))
 
 
-def test_who_was_told_is_on_the_disk_before_it_is_told() -> None:
+def test_ordered_devices_are_on_disk_before_orders_are_sent() -> None:
     it = bench()
     effects = it.begin()
     kinds = [type(effect).__name__ for effect in effects]
@@ -113,64 +113,64 @@ def test_who_was_told_is_on_the_disk_before_it_is_told() -> None:
 # --- asking again
 
 
-def test_who_has_not_answered_is_told_again_and_again() -> None:
+def test_unanswered_orders_are_resent() -> None:
     it = bench(2)
-    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, patience=1000.0))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, timeout=1000.0))
     start, times = it.now, []
     while it.now < start + 60:
         wake = it.cloud.wake_at()
         assert wake is not None
         it.now = wake
-        if told(it.tell(Woke())):
+        if reported(it.notify(TimerFired())):
             times.append(it.now - start)
     assert times[:6] == [1.0, 3.0, 7.0, 15.0, 30.0, 45.0]
     it.report(TEN[0], 1, 0, "checking")
-    assert told(it.wait(16)) == {TEN[0], TEN[1]}
+    assert reported(it.wait(16)) == {TEN[0], TEN[1]}
     it.report(TEN[0], 1)
-    assert told(it.wait(16)) == {TEN[1]}
+    assert reported(it.wait(16)) == {TEN[1]}
     it.report(TEN[1], 1)
-    assert told(it.wait(5)) == set()
+    assert reported(it.wait(5)) == set()
 
 
-def test_devices_that_come_are_told_at_once() -> None:
+def test_returning_devices_get_the_order_at_once() -> None:
     it = bench(2, sites=1)
-    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, patience=1000.0))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, timeout=1000.0))
     it.wait(50)
     it.join("s0", (), revision=2)
-    assert told(it.wait(20)) == set()
-    assert told(it.join("s0", TEN[:2], revision=3)) == set(TEN[:2])
+    assert reported(it.wait(20)) == set()
+    assert reported(it.join("s0", TEN[:2], revision=3)) == set(TEN[:2])
     assert it.cloud.wake_at() == it.now + 1.0
 
 
-def test_a_site_that_was_away_for_a_moment_is_told_at_once_though_its_roster_is_the_same() -> None:
+def test_returning_site_with_same_roster_gets_orders_at_once() -> None:
     it = bench(2, sites=1)
-    it.tell(Present(site("s0"), BOOT, Death()))
+    it.notify(Present(site("s0"), BOOT, Death()))
     it.begin(stages=(1.0,))
     assert it.line().stage == 0
-    assert told(it.tell(Present(site("s0"), BOOT, Birth()))) == set(TEN[:2])
+    assert reported(it.notify(Present(site("s0"), BOOT, Birth()))) == set(TEN[:2])
 
 
-def test_a_device_that_comes_back_is_asked_once_whether_it_still_serves() -> None:
+def test_returning_device_is_checked_once_after_rollout() -> None:
     it = bench(2, sites=1)
     it.begin(stages=(1.0,))
     it.through()
     assert it.line().status == "done"
-    assert told(it.wait(1000)) == set()
+    assert reported(it.wait(1000)) == set()
     it.join("s0", TEN[:1], revision=2)
-    assert told(it.join("s0", TEN[:2], revision=3)) == {TEN[1]}
-    it.report(TEN[1], 1, 0, "fetching")  # somebody has replaced its disk
+    assert reported(it.join("s0", TEN[:2], revision=3)) == {TEN[1]}
+    it.report(TEN[1], 1, 0, "fetching")  # its disk was replaced
     assert it.line().reports[TEN[1]].state == "serving"
-    assert told(it.wait(16)) == {TEN[1]}
+    assert reported(it.wait(16)) == {TEN[1]}
     it.report(TEN[1], 1)
-    assert told(it.wait(1000)) == set()
+    assert reported(it.wait(1000)) == set()
 
 
-# --- soaking and patience
+# --- soaking and timeout
 
 
-def test_a_stage_soaks_from_the_moment_that_all_are_well() -> None:
+def test_stage_soaks_from_when_all_devices_are_healthy() -> None:
     it = bench(2, sites=1)
-    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, soak=50.0, patience=1000.0))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, soak=50.0, timeout=1000.0))
     it.report(TEN[0], 1)
     it.wait(100)
     assert it.line().status == "running"
@@ -181,7 +181,7 @@ def test_a_stage_soaks_from_the_moment_that_all_are_well() -> None:
     assert it.line().status == "done"
 
 
-def test_without_soaking_it_goes_as_fast_as_devices_answer() -> None:
+def test_zero_soak_advances_as_fast_as_devices_answer() -> None:
     it = bench(10)
     it.begin(stages=(0.1, 0.2, 0.3, 1.0), rules=HealthRules(quorum=1, soak=0.0))
     for _ in range(4):
@@ -190,50 +190,50 @@ def test_without_soaking_it_goes_as_fast_as_devices_answer() -> None:
     assert it.now == 0.0
 
 
-def test_twenty_stages_of_one_device_without_soaking_end_at_once() -> None:
+def test_twenty_stages_on_one_device_end_at_once_without_soak() -> None:
     it = bench(1)
     it.begin(stages=tuple((at + 1) / 20 for at in range(20)), rules=HealthRules(quorum=1, soak=0.0))
     it.all_well(1)
     assert (it.line().status, it.line().stage) == ("done", 20)
 
 
-def test_devices_that_stay_silent_are_waited_for_and_then_left_behind() -> None:
+def test_silent_devices_are_left_behind_after_timeout() -> None:
     it = bench(4)
     it.begin(stages=(0.5, 1.0))
-    silent, heard = it.line().members
-    it.report(heard, 1)
-    it.wait(RULES.patience - 0.1)
+    silent, received = it.line().members
+    it.report(received, 1)
+    it.wait(RULES.timeout - 0.1)
     assert it.line().stage == 1
     it.wait(0.1 + RULES.soak)
     assert it.line().stage == 2
     for device in TEN[:4]:
         if device != silent:
             it.report(device, 1)
-    it.wait(RULES.patience + RULES.soak)
+    it.wait(RULES.timeout + RULES.soak)
     assert it.line().status == "done"
-    assert told(it.wait(20)) == {silent}
+    assert reported(it.wait(20)) == {silent}
     it.report(silent, 1)
-    assert told(it.wait(20)) == set()
+    assert reported(it.wait(20)) == set()
 
 
-def test_a_stage_of_which_nobody_answers_asks_others_and_then_pauses_the_rollout() -> None:
+def test_silent_stage_tries_other_devices_then_pauses() -> None:
     it = bench(4)
     it.begin()
     first = set(it.line().members)
-    assert told(it.wait(RULES.patience)) == set(TEN[:4])
+    assert reported(it.wait(RULES.timeout)) == set(TEN[:4])
     assert (it.line().stage, set(it.line().members)) == (1, set(TEN[:4]))
     assert len(first) == 2
-    effects = it.wait(RULES.patience)
+    effects = it.wait(RULES.timeout)
     assert (it.line().status, it.line().detail) == ("paused", "no device of stage 1 answered within 100 s")
     assert RolloutTurned in records(effects)
     assert shipped(it.wait(1000)) == []
-    assert told(it.steer("resume")) == set(it.line().members)
+    assert reported(it.steer("resume")) == set(it.line().members)
     it.all_well(1)
     it.wait(RULES.soak)
     assert it.line().stage == 2
 
 
-# --- illness
+# --- health issues
 
 KINDS = [
     ("failed", Health(), "failed: it does not load"),
@@ -244,19 +244,19 @@ KINDS = [
     ("serving", Health(rows=9, accuracy=0.5, accuracy_before=0.75), "accuracy fell by 25.0 points"),
     ("serving", Health(drift=0.5), "moved by 50 %"),
     ("serving", Health(live_drift=0.5), "moved by 50 %"),
-    ("serving", Health(errors=1), "1 errors were reported"),
+    ("serving", Health(errors=1), "programs reported 1 errors"),
 ]
 
 
 @pytest.mark.parametrize("undo", [True, False])
-@pytest.mark.parametrize(("state", "health", "said"), KINDS)
-def test_an_ill_device_ends_the_rollout_and_every_device_is_told_to_go_back(state, health, said, undo) -> None:
+@pytest.mark.parametrize(("state", "health", "output"), KINDS)
+def test_unhealthy_device_ends_rollout_and_rolls_back_or_halts(state, health, output, undo) -> None:
     it = bench()
     it.begin(undo=undo)
     members = list(it.line().members)
     effects = it.report(members[0], 1, 1, state, health, "it does not load" if state != "serving" else "")
     assert it.line().detail.startswith(f"stage 1: {members[0]}: ")
-    assert said in it.line().detail
+    assert output in it.line().detail
     if not undo:
         assert it.line().status == "halted"
         assert shipped(effects) == []
@@ -275,17 +275,17 @@ def test_an_ill_device_ends_the_rollout_and_every_device_is_told_to_go_back(stat
     assert shipped(it.wait(1000)) == []
 
 
-def test_illness_while_a_later_stage_soaks_undoes_the_earlier_ones_too() -> None:
+def test_failure_in_later_stage_undoes_earlier_stages() -> None:
     it = bench()
     it.begin()
     it.all_well(1)
     it.wait(RULES.soak)
     it.all_well(1)
     effects = it.report(next(iter(it.line().members)), 1, 1, "serving", SLOW)
-    assert told(effects) == set(TEN)
+    assert reported(effects) == set(TEN)
 
 
-def test_as_many_devices_as_may_be_ill_are_borne_and_not_one_more() -> None:
+def test_allowed_number_of_unhealthy_devices_is_exact() -> None:
     for failures, borne in ((0.0, 0), (0.1, 1), (0.29, 2), (0.3, 3), (1.0, 10)):
         it = bench()
         it.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=failures))
@@ -299,7 +299,7 @@ def test_as_many_devices_as_may_be_ill_are_borne_and_not_one_more() -> None:
     assert hundred.line().status == "running"
 
 
-def test_a_device_that_is_well_again_is_not_ill_any_more() -> None:
+def test_recovered_device_no_longer_counts_as_unhealthy() -> None:
     it = bench()
     it.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=0.1))
     it.report(TEN[0], 1, health=SLOW)
@@ -311,7 +311,7 @@ def test_a_device_that_is_well_again_is_not_ill_any_more() -> None:
     assert it.line().detail.index(TEN[1]) < it.line().detail.index(TEN[2])
 
 
-def test_a_word_of_one_device_does_not_have_all_others_looked_at(monkeypatch) -> None:
+def test_one_report_does_not_recheck_all_devices(monkeypatch) -> None:
     it = RolloutBench(tuple(f"d{number}" for number in range(300)), 1)
     it.begin(stages=(1.0,))
     for number in range(300):
@@ -322,7 +322,7 @@ def test_a_word_of_one_device_does_not_have_all_others_looked_at(monkeypatch) ->
     assert len(looked) <= 3
 
 
-def test_illness_that_was_told_of_an_earlier_order_does_not_count() -> None:
+def test_health_report_of_earlier_order_is_ignored() -> None:
     it = bench(2)
     it.begin(stages=(1.0,))
     it.through()
@@ -335,15 +335,15 @@ def test_illness_that_was_told_of_an_earlier_order_does_not_count() -> None:
     assert it.line().status == "running"
 
 
-def test_a_device_under_a_newer_order_than_the_rollouts_is_not_taken_for_one_that_serves_it() -> None:
+def test_device_with_newer_order_does_not_count_as_serving() -> None:
     it = bench(2)
     it.begin(stages=(1.0,))
     it.report(TEN[0], 9, 5)
     assert it.line().status == "rolling-back"
-    assert "obeys order 9 already" in it.line().detail
+    assert "already follows order 9" in it.line().detail
 
 
-def test_what_was_late_does_not_undo_what_came_after_it() -> None:
+def test_late_report_does_not_replace_newer_one() -> None:
     it = bench(2)
     it.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=1.0))
     it.report(TEN[0], 1)
@@ -356,7 +356,7 @@ def test_what_was_late_does_not_undo_what_came_after_it() -> None:
     assert it.line().reports[TEN[0]].serial == 1
 
 
-def test_figures_alone_are_not_worth_a_record() -> None:
+def test_metrics_alone_are_not_recorded() -> None:
     it = bench(2)
     it.begin(stages=(1.0,))
     assert records(it.report(TEN[0], 1, health=Health(predictions=1))) == [DeviceReported]
@@ -366,43 +366,43 @@ def test_figures_alone_are_not_worth_a_record() -> None:
     assert records(it.report(TEN[0], 1, health=SLOW))[0] is DeviceReported
 
 
-def test_a_device_of_an_unknown_line_is_passed_over() -> None:
+def test_report_for_unknown_line_is_ignored() -> None:
     assert bench().report("dev-0", 1, line="other") == []
 
 
 # --- going back
 
 
-def test_a_rollout_that_is_undone_waits_for_silent_devices_only_so_long_and_tells_them_still() -> None:
+def test_rollback_waits_for_silent_devices_until_timeout() -> None:
     it = bench(4)
     it.begin(stages=(1.0,))
     it.all_well(1)
     it.steer("rollback")
     for device in TEN[:3]:
         it.report(device, 2, 0, "withdrawn")
-    it.wait(RULES.patience - 1)
+    it.wait(RULES.timeout - 1)
     assert it.line().status == "rolling-back"
     it.wait(1)
     assert it.line().status == "rolled-back"
-    assert told(it.wait(16)) == {TEN[3]}
+    assert reported(it.wait(16)) == {TEN[3]}
     it.report(TEN[3], 2, 0, "withdrawn")
-    assert told(it.wait(100)) == set()
+    assert reported(it.wait(100)) == set()
 
 
-def test_a_rollout_that_reached_nobody_is_undone_at_once() -> None:
+def test_rollout_without_devices_is_rolled_back_at_once() -> None:
     it = RolloutBench()
     it.begin()
     it.steer("rollback")
     assert it.line().status == "rolled-back"
 
 
-def test_after_the_first_release_was_undone_there_is_nothing_for_newcomers() -> None:
+def test_rolled_back_first_release_is_not_sent_to_new_devices() -> None:
     it = bench(2, sites=1)
     it.begin(stages=(1.0,))
     it.steer("rollback")
     for device in TEN[:2]:
         it.report(device, 2, 0, "withdrawn")
-    assert told(it.join("s0", TEN[:3], revision=2)) == set()
+    assert reported(it.join("s0", TEN[:3], revision=2)) == set()
 
 
 # --- the second release, and newcomers
@@ -414,7 +414,7 @@ def second(it: RolloutBench, **how) -> list[Any]:
     return it.begin(2, before=1, serial=3, ticket="t2", **how)
 
 
-def test_the_way_back_from_the_second_release_leads_to_the_first() -> None:
+def test_second_release_rolls_back_to_first() -> None:
     it = bench()
     second(it, stages=(0.5, 1.0))
     members = dict(it.line().members)
@@ -424,21 +424,21 @@ def test_the_way_back_from_the_second_release_leads_to_the_first() -> None:
     (message, *_) = [message for message in sends(effects) if type(message).__name__ == "Ship"]
     assert (message.graph, message.card) == refs(1)
     assert msgspec.msgpack.decode(message.order.order, type=Order) == Order("sojourn", "l", 4, 1, goods(1), True)
-    assert told(effects) == set(members)
+    assert reported(effects) == set(members)
     for device in members:
         it.report(device, 4, 1)
     assert it.line().status == "rolled-back"
-    # All others are under the old order still, and are told of the one that counts now.
-    assert told(it.wait(5)) | told(it.tell(Woke())) == set(TEN) - set(members)
+    # All others still follow the old order, and get the current one.
+    assert reported(it.wait(5)) | reported(it.notify(TimerFired())) == set(TEN) - set(members)
 
 
-def test_newcomers_get_what_the_fleet_serves() -> None:
+def test_new_devices_get_the_served_release() -> None:
     it = bench(3, sites=1)
     second(it, stages=(1.0,))
-    assert told(it.join("s0", TEN[:4], revision=2)) == set(TEN[:3])  # the stage was chosen before it came
+    assert reported(it.join("s0", TEN[:4], revision=2)) == set(TEN[:3])  # the stage was chosen before it came
     it.through(3, 2)
     assert it.line().status == "done"
-    assert shipped(it.wait(1)) == [("s0", 3, (TEN[3],))] or told(it.wait(20)) == {TEN[3]}
+    assert shipped(it.wait(1)) == [("s0", 3, (TEN[3],))] or reported(it.wait(20)) == {TEN[3]}
     it.report(TEN[3], 3, 2)
     assert shipped(it.join("s0", TEN[:5], revision=3))[0][1:] == (3, (TEN[4],))
     it.report(TEN[4], 3, 2)
@@ -449,15 +449,15 @@ def test_newcomers_get_what_the_fleet_serves() -> None:
     assert shipped(it.join("s0", TEN[:6], revision=4))[0][1:] == (4, (TEN[5],))
 
 
-def test_newcomers_wait_while_a_rollout_is_paused_or_halted() -> None:
+def test_new_devices_wait_while_rollout_is_paused_or_halted() -> None:
     it = bench(3, sites=1)
     second(it, stages=(1.0,))
     it.steer("pause")
-    assert told(it.join("s0", TEN[:4], revision=2)) == set()
-    assert told(it.wait(1000)) == set()
+    assert reported(it.join("s0", TEN[:4], revision=2)) == set()
+    assert reported(it.wait(1000)) == set()
 
 
-def test_a_newcomer_between_stages_is_part_of_the_next() -> None:
+def test_device_joining_between_stages_is_in_the_next_one() -> None:
     it = bench(2, sites=1)
     it.begin(stages=(0.5, 1.0))
     it.join("s0", TEN[:4], revision=2)
@@ -524,19 +524,19 @@ STATES = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_restart_in_any_state_goes_on_from_there(state) -> None:
+def test_restart_resumes_rollout_in_any_state(state) -> None:
     it = bench()
     STATES[state](it)
     before, members = it.line().status, dict(it.line().members)
     it.restart()
     assert (it.line().status, it.line().members) == (before, members)
     it.wait(3)
-    asked = told(rejoin(it)) | told(it.wait(2))
+    asked = reported(rejoin(it)) | reported(it.wait(2))
     assert asked == (set() if before in ("paused", "halted") else set(members))
     if state == "soaking":
         it.all_well(1)
         it.wait(RULES.soak - 6)
-        assert it.line().stage == 1  # it soaks anew
+        assert it.line().stage == 1  # it soaks again
     if before == "paused":
         it.steer("resume")
     if before == "halted":
@@ -550,9 +550,9 @@ def test_a_restart_in_any_state_goes_on_from_there(state) -> None:
         assert it.line().status == "rolled-back"
 
 
-def test_illness_that_was_told_before_a_restart_is_known_after_it() -> None:
+def test_health_reports_survive_a_restart() -> None:
     it = bench()
-    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=0.1, patience=100.0))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=0.1, timeout=100.0))
     it.report(TEN[0], 1, 0, "failed")
     it.restart()
     rejoin(it)
@@ -564,7 +564,7 @@ def test_illness_that_was_told_before_a_restart_is_known_after_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_it_never_asks_to_be_woken_for_nothing(seed) -> None:
+def test_rollout_requests_no_wakeup_without_work(seed) -> None:
     draw = random.Random(seed)
     it = RolloutBench(TEN[: draw.randint(0, 4)], draw.randint(1, 2))
     serial, version, revision = 1, 1, 1
@@ -573,7 +573,7 @@ def test_it_never_asks_to_be_woken_for_nothing(seed) -> None:
             case 0:
                 known = it.cloud.state.lines.get("l")
                 before = known.serves.read.version if known else 0
-                soak, patience = draw.choice([0.0, 5.0]), draw.choice([0.0, 7.0, 50.0])
+                soak, timeout = draw.choice([0.0, 5.0]), draw.choice([0.0, 7.0, 50.0])
                 it.begin(
                     version,
                     before=before,
@@ -582,7 +582,7 @@ def test_it_never_asks_to_be_woken_for_nothing(seed) -> None:
                     undo=draw.random() < 0.5,
                     rules=HealthRules(
                         soak=soak,
-                        patience=patience,
+                        timeout=timeout,
                         failures=draw.choice([0.0, 0.5, 1.0]),
                         quorum=draw.choice([1, 2, 2, 3]),
                     ),
@@ -600,7 +600,7 @@ def test_it_never_asks_to_be_woken_for_nothing(seed) -> None:
             case 6:
                 it.restart()
             case 7:
-                it.tell(Present(site("s0"), BOOT, draw.choice([BORN, DEAD])))
+                it.notify(Present(site("s0"), BOOT, draw.choice([BORN, DEAD])))
             case _:
                 pass
         it.wait(draw.choice([0.0, 0.5, 3.0, 20.0, 200.0]))

@@ -1,21 +1,21 @@
-"""What a coordinator knows of tours and may forget: told fast, and never from an earlier round."""
+"""The volatile state of tours: fast to read, and never from an earlier round."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from coordinator.machine.job_views import whole_view
+from coordinator.job_state import JobState
+from coordinator.machine.job_requests import whole_view
 from coordinator.machine.tours import RoundTours
 from coordinator.records import TourArrived, TourGivenUp, TourMoved, TourPlan
 from coordinator.rounds.orders import Leg
 from coordinator.rounds.results import REPORT_BYTES
-from coordinator.state import JobState
 from sojourn.node.machine import Pull
-from sojourn.node.outbox import Outbox
+from sojourn.node.pending import Outbox
 from sojourn.protocol.messages import TourDiscarded, Toured, TourProgress
 from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import HopEnd, Ref, TourId, TourTold
+from sojourn.protocol.wire import HopEnd, HopEnds, Ref, TourId
 from tests.coordinator.machine.cloud_bench import Bench, site
 from tests.sojourn.protocol.examples import VIEW
 from tests.sojourn.store.replays import sends
@@ -32,7 +32,7 @@ MODEL, OTHER, REPORTS, KIT = (Ref(bytes([number]) * 32, 10) for number in range(
 
 def a_job(*legs: int) -> JobState:
     tours = tuple(TourPlan(number, f"site-{number % 2}", ("d",), leg=leg) for number, leg in enumerate(legs))
-    return JobState("job", TEXT, kit=KIT, vectors={"model": MODEL}, handout={"model": MODEL}, tours=tours)
+    return JobState("job", TEXT, kit=KIT, vectors={"model": MODEL}, wire_vectors={"model": MODEL}, tours=tours)
 
 
 def toured(job: JobState, number: int, *refs: Ref) -> Toured:
@@ -44,10 +44,10 @@ def progress(job: JobState, number: int) -> TourProgress:
     return TourProgress(job.tour_id(job.tours[number]), 0, 1, None, 0, 0, 0, 0)
 
 
-def test_a_sign_of_life_renews_a_lease_and_silence_ends_it() -> None:
+def test_progress_renews_a_lease_and_silence_ends_it() -> None:
     job, tours = a_job(0, 0, 0), RoundTours(Outbox())
     tours.ask_all(job, 0.0)
-    tours.heard_of(job, job.tours[1], progress(job, 1), 60.0)
+    tours.on_progress(job, job.tours[1], progress(job, 1), 60.0)
     assert tours.overdue(99.0) == []
     assert tours.wake_at() == 100
     assert tours.overdue(100.0) == [0, 2]
@@ -58,40 +58,40 @@ def test_a_sign_of_life_renews_a_lease_and_silence_ends_it() -> None:
     assert tours.wake_at() is None
 
 
-def test_what_became_of_hops_is_kept_until_the_next_round_and_forgotten_when_a_tour_begins_anew() -> None:
+def test_hop_outcomes_are_kept_until_next_round_or_retry() -> None:
     job, tours = a_job(0, 0), RoundTours(Outbox())
     tours.ask_all(job, 0.0)
-    told = TourTold((HopEnd(0, "d", "lost", "silent"),))
+    reported = HopEnds((HopEnd(0, "d", "lost", "silent"),))
     for number in (0, 1):
-        said = msgspec.structs.replace(progress(job, number), lost=1, told=told)
-        tours.heard_of(job, job.tours[number], said, 1.0)
+        output = msgspec.structs.replace(progress(job, number), lost=1, reported=reported)
+        tours.on_progress(job, job.tours[number], output, 1.0)
         tours.forget(number)
-    assert whole_view(VIEW, job, tours, 0).tours[0].told == told
+    assert whole_view(VIEW, job, tours, 0).tours[0].reported == reported
     tours.ask(job, job.tours[1], 2.0)
-    assert tours.told == {0: told}
+    assert tours.reported == {0: reported}
     job.tours = a_job(0).tours
     assert tours.plan(job, 0) is not None
-    assert whole_view(VIEW, job, tours, 0).tours[0].told is msgspec.UNSET
+    assert whole_view(VIEW, job, tours, 0).tours[0].reported is None
 
 
-def test_what_is_forgotten_is_never_overdue() -> None:
+def test_forgotten_tour_is_never_overdue() -> None:
     job, tours = a_job(0, 0), RoundTours(Outbox())
     tours.ask_all(job, 0.0)
     tours.forget(0)
     assert tours.overdue(100.0) == [1]
 
 
-def test_a_site_that_speaks_renews_the_tours_whose_results_it_sends_and_no_others() -> None:
+def test_site_traffic_renews_only_tours_with_pending_results() -> None:
     job, tours = a_job(0, 0, 0), RoundTours(Outbox())  # 0 and 2 are led by site-0
     tours.ask_all(job, 0.0)
     tours.fetch(job.tours[0], toured(job, 0, MODEL))
-    tours.heard_from("site-0", 60.0)
-    tours.heard_from("site-1", 60.0)
+    tours.received_from("site-0", 60.0)
+    tours.received_from("site-1", 60.0)
     assert tours.overdue(100.0) == [1, 2]
     assert tours.overdue(160.0) == [0]
 
 
-def test_a_result_is_complete_with_its_last_blob_and_fetched_again_where_one_could_not_be_had() -> None:
+def test_result_is_complete_with_last_blob_or_fetched_again() -> None:
     job, tours = a_job(0, 0), RoundTours(Outbox())
     first, second = toured(job, 0, MODEL), toured(job, 1, MODEL, OTHER)
     site = Address("edge", "site-1")
@@ -108,7 +108,7 @@ def test_a_result_is_complete_with_its_last_blob_and_fetched_again_where_one_cou
 
 
 @pytest.mark.parametrize("legs", [(0, 0, 0), (0, 0, 1), (0, 1, 2)])
-def test_a_leg_is_gathered_when_the_job_says_so_whatever_is_missing(legs) -> None:
+def test_leg_is_complete_when_job_has_all_results_or_failures(legs) -> None:
     job, tours = a_job(*legs), RoundTours(Outbox())
     assert not tours.gathered(job)
     for number, leg in enumerate(legs):
@@ -121,7 +121,7 @@ def test_a_leg_is_gathered_when_the_job_says_so_whatever_is_missing(legs) -> Non
         assert tours.gathered(job) == job.gathered == (leg not in legs[number + 1 :])
 
 
-def test_tours_are_those_of_the_present_plan() -> None:
+def test_only_tours_of_current_plan_are_known() -> None:
     job, tours = a_job(0, 0), RoundTours(Outbox())
     assert tours.plan(job, 1) == job.tours[1]
     assert tours.plan(job, 2) is None
@@ -137,43 +137,43 @@ def test_tours_are_those_of_the_present_plan() -> None:
     ("vectors", "reports", "why"),
     [
         ({"model": Ref(bytes(32), 1 << 32, "float32")}, REPORTS, "more than"),
-        ({"model": MODEL, "disk-filler": MODEL}, REPORTS, "nobody asked"),
+        ({"model": MODEL, "disk-filler": MODEL}, REPORTS, "was not requested"),
         ({"model": MODEL}, Ref(bytes(32), REPORT_BYTES + 1), "the reports are"),
     ],
 )
-def test_a_result_that_cannot_be_of_the_tour_is_not_fetched(vectors, reports, why) -> None:
+def test_impossible_result_is_not_fetched(vectors, reports, why) -> None:
     bench = Bench()
     bench.running()
-    effects = bench.hear(site("s1"), Toured(TourId("job", 1, 0, 1), vectors, 5, reports, 0))
+    effects = bench.receive(site("s1"), Toured(TourId("job", 1, 0, 1), vectors, 5, reports, 0))
     assert not [effect for effect in effects if isinstance(effect, Pull)]
     (answer,) = sends(effects)
     assert isinstance(answer, TourDiscarded)
     assert why in answer.reason
 
 
-def test_a_tour_has_a_deadline_that_no_sign_of_life_renews() -> None:
+def test_tour_deadline_is_not_renewed_by_progress() -> None:
     job, tours = a_job(0, 1), RoundTours(Outbox())
-    (first, _), limit = job.tours, 2 * 60 * 60.0  # one visit of 60 leases, and as long again around it
+    (first, _), limit = job.tours, 2 * 60 * 60.0  # one visit of 60 leases, and the same time for start and end
     tours.ask(job, first, 0.0)
     for now in range(0, int(limit), 60):
-        tours.heard_of(job, first, progress(job, 0), float(now))
+        tours.on_progress(job, first, progress(job, 0), float(now))
         assert tours.overdue(float(now)) == []
     assert tours.past_deadline(0, limit - 1) is False
     assert tours.overdue(limit) == [0]
     assert tours.past_deadline(0, limit) is True
 
 
-def test_a_site_that_is_born_again_gets_no_more_time_and_one_that_is_asked_anew_does() -> None:
+def test_restarted_site_keeps_deadline_and_new_request_resets_it() -> None:
     job, tours = a_job(0), RoundTours(Outbox())
     tours.ask(job, job.tours[0], 0.0)
-    tours.heard_of(job, job.tours[0], progress(job, 0), 10.0)
+    tours.on_progress(job, job.tours[0], progress(job, 0), 10.0)
     assert tours.ask_again(job, "site-0", 7000.0)
     assert tours.past_deadline(0, 7200.0)
     tours.ask(job, job.tours[0], 7000.0)
     assert not tours.past_deadline(0, 7200.0)
 
 
-def test_tours_that_share_a_device_wait_for_each_other() -> None:
+def test_tours_sharing_a_device_have_a_longer_deadline() -> None:
     assert [Leg(a_job(0)).deadline(tour) for tour in a_job(0).tours] == [7200.0]
     shared = a_job(0, 0, 0)
     assert {Leg(shared).deadline(tour) for tour in shared.tours} == {4 * 3600.0}

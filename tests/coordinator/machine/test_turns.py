@@ -1,4 +1,4 @@
-"""Whose turn it is: a job that waits for devices holds up no other, and times out as it says."""
+"""Turns of jobs: one that waits for devices blocks no other, and times out as configured."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from coordinator.machine.waiting_jobs import PLAN_AGAIN
 from coordinator.records import JobEnded, JobWaits, RoundClosed, RoundPlanned
 from coordinator.rounds.planning import PlanRound
 from coordinator.rounds.preparing import PrepareJob
-from sojourn.node.machine import Woke
-from sojourn.protocol.messages import Inspect, Jobs, Submit
+from sojourn.node.machine import TimerFired
+from sojourn.protocol.operator_messages import Inspect, Jobs, Submit
 from tests.coordinator.machine.cloud_bench import OPERATOR, records, text
 from tests.coordinator.machine.fleet_bench import FleetBench
 from tests.sojourn.store.replays import sends
 
 
 def submit(bench: FleetBench, name: str, now=0.0, **changes):
-    return bench.hear(OPERATOR, Submit(f"t-{name}", text(name, **changes)), now)
+    return bench.receive(OPERATOR, Submit(f"t-{name}", text(name, **changes)), now)
 
 
 def two_jobs() -> FleetBench:
@@ -34,7 +34,7 @@ def status(bench: FleetBench) -> dict[str, str]:
     return {name: state.status for name, state in bench.cloud.state.jobs.items()}
 
 
-def test_the_next_job_has_its_turn_while_the_first_waits() -> None:
+def test_next_job_runs_while_first_waits() -> None:
     bench = two_jobs()
     assert status(bench) == {"first": "waiting", "job": "compiling"}
     bench.compile()
@@ -42,7 +42,7 @@ def test_the_next_job_has_its_turn_while_the_first_waits() -> None:
     assert status(bench) == {"first": "waiting", "job": "running"}
 
 
-def test_the_older_job_has_its_turn_again_after_the_round_when_its_devices_came() -> None:
+def test_older_job_resumes_after_the_round_if_devices_joined() -> None:
     bench = two_jobs()
     bench.compile()
     bench.plan()
@@ -57,7 +57,7 @@ def test_the_older_job_has_its_turn_again_after_the_round_when_its_devices_came(
     assert bench.cloud._queue.current is bench.cloud.state.jobs["first"]
 
 
-def test_without_its_devices_the_older_job_is_not_even_tried_after_a_round() -> None:
+def test_older_job_without_devices_is_not_tried_after_a_round() -> None:
     bench = two_jobs()
     bench.compile()
     bench.plan()
@@ -68,15 +68,15 @@ def test_without_its_devices_the_older_job_is_not_even_tried_after_a_round() -> 
     assert plan.state.name == "job"
 
 
-def test_a_queued_job_says_after_whom_it_comes() -> None:
+def test_queued_job_names_its_predecessor() -> None:
     bench = FleetBench()
     bench.running()
     submit(bench, "later")
-    (answer,) = sends(bench.hear(OPERATOR, Inspect("t", "later")))
+    (answer,) = sends(bench.receive(OPERATOR, Inspect("t", "later")))
     assert answer.jobs[0].detail == "its turn comes after job job"
 
 
-def test_jobs_that_all_wait_are_tried_in_their_order_when_somebody_comes() -> None:
+def test_waiting_jobs_are_tried_in_order_when_devices_join() -> None:
     bench = FleetBench()
     for name, devices in (("first", 3), ("second", 2)):
         submit(bench, name, **{"fleet.devices": devices})
@@ -90,7 +90,7 @@ def test_jobs_that_all_wait_are_tried_in_their_order_when_somebody_comes() -> No
     assert records(bench.plan()) == [RoundPlanned]
 
 
-def test_a_restart_takes_up_the_job_whose_tours_are_out() -> None:
+def test_restart_resumes_the_job_with_active_tours() -> None:
     bench = two_jobs()
     bench.compile()
     bench.plan()
@@ -100,7 +100,7 @@ def test_a_restart_takes_up_the_job_whose_tours_are_out() -> None:
     assert bench.work == {}
 
 
-def test_a_timeout_ends_a_job_that_waits_behind_another_but_not_one_whose_devices_came() -> None:
+def test_timeout_fails_waiting_job_unless_its_devices_joined() -> None:
     for came in (False, True):
         bench = FleetBench()
         bench.join("s1", ("a",))
@@ -113,15 +113,15 @@ def test_a_timeout_ends_a_job_that_waits_behind_another_but_not_one_whose_device
         bench.plan()
         if came:
             bench.join("s3", ("c",), now=50.0)
-        assert records(bench.tell(Woke(), 100.0)) == ([] if came else [JobEnded])
+        assert records(bench.notify(TimerFired(), 100.0)) == ([] if came else [JobEnded])
         assert status(bench)["first"] == ("waiting" if came else "failed")
         wake = bench.cloud.wake_at()
         assert wake is not None
         assert wake > 100.0
 
 
-def test_a_timeout_ends_a_job_though_devices_are_asked_again_and_again() -> None:
-    """Each of them declines to be estimated: being asked is not training."""
+def test_timeout_ends_job_whose_devices_keep_declining() -> None:
+    """Both decline the estimation: a declined estimation does not count as training."""
     bench = FleetBench()
     bench.join("s1", ("a", "b"))
     changes = {"estimator.name": "sizes", "fleet.timeout": 100}
@@ -138,15 +138,13 @@ def test_a_timeout_ends_a_job_though_devices_are_asked_again_and_again() -> None
             bench.close(now, reasons=hot)
         if state.status == "waiting" and not bench.work:
             now += PLAN_AGAIN
-            bench.tell(Woke(), now)
+            bench.notify(TimerFired(), now)
     assert state.status == "failed"
-    why = (
-        "waited 100 s for devices (fleet.timeout): 2 devices are here, and none of them could be estimated: a: not est"
-    )
+    why = "waited 100 s for devices (fleet.timeout): 2 devices are connected, but none of them could be estimated: a:"
     assert state.detail.startswith(why)
 
 
-def test_who_declines_to_be_estimated_stands_in_the_status_and_in_the_rounds_report() -> None:
+def test_declined_estimation_is_in_status_and_round_report() -> None:
     bench = FleetBench()
     bench.join("s1", ("a", "b"))
     submit(bench, "job", **{"estimator.name": "sizes"})
@@ -159,33 +157,33 @@ def test_who_declines_to_be_estimated_stands_in_the_status_and_in_the_rounds_rep
             bench.toured(tour.number, tour.site)
         bench.close(reasons=reasons)
         if any(isinstance(work, PlanRound) for work in bench.work.values()):
-            (answer,) = sends(bench.hear(OPERATOR, Inspect("t", "job")))
+            (answer,) = sends(bench.receive(OPERATOR, Inspect("t", "job")))
             assert (f"b: not estimated: {why}" in answer.jobs[0].notes) == bool(reasons)
             bench.plan()
         if reasons and state.phase == "train":
-            (answer,) = sends(bench.hear(OPERATOR, Inspect("t", "job")))
+            (answer,) = sends(bench.receive(OPERATOR, Inspect("t", "job")))
             assert answer.jobs[0].notes == (
                 f"b: not estimated: {why}",
-                "left out, they could not be estimated: b",
+                "skipped, they could not be estimated: b",
             )
     assert state.history[0].failures == (f"b: not estimated: {why}",)
     assert (state.unestimated, state.estimation_failures) == ((), 0)
 
 
-def test_only_the_first_round_asks_for_as_many_devices_as_the_job_says() -> None:
+def test_device_minimum_applies_only_to_first_round() -> None:
     bench = FleetBench()
     bench.running()
     bench.join("s2", (), revision=2, now=5.0)
     bench.toured(0, "s1", now=10.0)
     bench.toured(1, "s2", now=10.0)
     bench.close(10.0)
-    assert bench.cloud.state.jobs["job"].detail == "b went just now, and may be back"
-    bench.tell(Woke(), 20.0)
+    assert bench.cloud.state.jobs["job"].detail == "b just disconnected and may return"
+    bench.notify(TimerFired(), 20.0)
     assert records(bench.plan(20.0)) == [RoundPlanned]
     assert [tour.hops for tour in bench.cloud.state.jobs["job"].tours] == [("a",)]
 
 
-def test_a_job_without_any_device_says_whom_it_lacks_and_since_when() -> None:
+def test_job_without_devices_names_missing_ones_and_since_when() -> None:
     bench = FleetBench()
     bench.running()
     bench.toured(0, "s1")
@@ -195,11 +193,11 @@ def test_a_job_without_any_device_says_whom_it_lacks_and_since_when() -> None:
     bench.close(200.0)
     bench.plan(200.0)
     assert bench.cloud.state.jobs["job"].detail == (
-        "no device is here that can do the job; gone: b (since 2026-09-21 14:16 UTC), a (since 2026-09-21 14:14 UTC)"
+        "no connected device can do the job; offline: b (since 2026-09-21 14:16 UTC), a (since 2026-09-21 14:14 UTC)"
     )
 
 
-def test_devices_that_every_round_takes_or_none_are_named() -> None:
+def test_always_and_never_selected_devices_are_named() -> None:
     bench = FleetBench()
     bench.join("s1", ("a", "b", "c"))
     submit(bench, "job", rounds=5, **{"fleet.devices": 3})
@@ -213,7 +211,7 @@ def test_devices_that_every_round_takes_or_none_are_named() -> None:
     assert (answer.jobs[0].always, answer.jobs[0].never) == (("a",), ("c",))
 
 
-def test_a_compiled_job_lets_an_older_one_go_first_whose_devices_came_meanwhile() -> None:
+def test_compiled_job_yields_to_older_job_with_new_devices() -> None:
     bench = two_jobs()
     bench.join("s3", ("c",), now=3.0)  # while the second is compiled
     assert [type(work) for work in bench.work.values()] == [PrepareJob]

@@ -1,4 +1,4 @@
-"""Which tensors are trained."""
+"""Tests of the patterns of trained tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from coordinator.models.freezing import freeze
+from coordinator.models.start_weights import freeze
 from sojourn.errors import ModelError
 
 
@@ -28,20 +28,20 @@ def trained(module: nn.Module) -> list[str]:
         (["0.bias", "[12].weight"], ["0.bias", "1.weight", "2.weight"]),
     ],
 )
-def test_patterns_choose_what_is_trained(patterns: list[str], names: list[str]) -> None:
+def test_patterns_select_trained_tensors(patterns: list[str], names: list[str]) -> None:
     module = net()
     freeze(module, patterns)
     assert trained(module) == names
 
 
-def test_a_pattern_that_fits_nothing_lists_the_names() -> None:
+def test_unmatched_pattern_lists_tensor_names() -> None:
     with pytest.raises(
-        ModelError, match=r"model.trains: no tensor of the model fits 'head.\*'; there are 0.weight, 0.b"
+        ModelError, match=r"model.trains: no tensor of the model matches 'head.\*'; its tensors are 0.weight, 0.b"
     ):
         freeze(net(), ["2.*", "head.*"])
 
 
-def test_what_the_model_froze_itself_stays_frozen() -> None:
+def test_tensors_frozen_by_the_model_stay_frozen() -> None:
     module = net()
     module[2].bias.requires_grad_(False)
     freeze(module, ["2.*"])

@@ -1,4 +1,4 @@
-"""Models by name."""
+"""Tests of models by name."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ def flat(model: nn.Module) -> torch.Tensor:
         ("resnet8", (1, 28, 28), {"width": 8}, 19810),
     ],
 )
-def test_built_in_models(name: str, shape: tuple[int, ...], options: dict[str, object], size: int) -> None:
+def test_built_in_models_have_expected_outputs_and_size(
+    name: str, shape: tuple[int, ...], options: dict[str, object], size: int
+) -> None:
     model = build(name, InputSpec(shape), 10, options, seed=1)
     assert model(torch.zeros(3, *shape)).shape == (3, 10)
     assert flat(model).numel() == size
 
 
-def test_weights_come_from_the_seed_alone() -> None:
+def test_weights_depend_only_on_the_seed() -> None:
     spec = InputSpec((6,))
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
@@ -66,7 +68,7 @@ def test_mistakes_are_named(name: str, options: dict[str, object], words: str) -
         build(name, InputSpec((6,)), 2, options, seed=1)
 
 
-def test_a_users_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_model_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_model_for_test.py").write_text(
         "from torch import nn\nclass Net(nn.Sequential):\n    def __init__(self, wide: int):\n"
         "        super().__init__(nn.Linear(6, wide), nn.Linear(wide, 2))\n"

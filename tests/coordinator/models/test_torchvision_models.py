@@ -1,4 +1,4 @@
-"""A model of a user's own that is made of torchvision's parts, compiled as the coordinator does it."""
+"""Tests of a custom model with torchvision's layers, compiled as the coordinator does."""
 
 from __future__ import annotations
 
@@ -30,20 +30,18 @@ class Small(ResNet):
 """
 
 
-def test_a_model_that_imports_torchvision_is_compiled_in_a_process_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchvision_model_compiles_in_separate_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "small_resnet.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    blobs, told = FolderBlobs(tmp_path / "blobs"), list[str]()
+    blobs, reported = FolderBlobs(tmp_path / "blobs"), list[str]()
     text = job(model__name="small_resnet:Small", model__options__hidden=None, model__options__classes=10)
-    made = CoordinatorWorker(blobs, tmp_path / "blobs")(PrepareJob("job", text), told.append)
+    made = CoordinatorWorker(blobs, tmp_path / "blobs")(PrepareJob("job", text), reported.append)
     assert isinstance(made, JobCompiled)
     kit = unpack_blob(blobs.read(made.kit.digest), Kit)
     assert "layer1.0.bn1.weight" in [tensor.name for tensor in kit.model.tensors]
     assert check_probe(kit, Graphs(kit)) is None
-    names = [text.split(",")[0].split(" (")[0] for text in told]
+    names = [text.split(",")[0].split(" (")[0] for text in reported]
     assert list(dict.fromkeys(names)) == [
-        "reading the data", "loading torch", "looking at the layers", "writing the training graph",
-        "writing the prediction graph", "taking the probe", "checking the gradient",
+        "reading the data", "loading torch", "checking the layers", "writing the training graph",
+        "writing the prediction graph", "computing the probe", "checking the gradient",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""torchvision's models by name: outputs fitted to the job, images of any kind, options checked."""
+"""Tests of torchvision's models by name: outputs for the job, any kind of images, and checked options."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COLOUR, GREY = InputSpec((3, 64, 64)), InputSpec((1, 64, 64))
 @pytest.mark.parametrize(
     "name", ["resnet18", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "shufflenet_v2_x0_5", "squeezenet1_1"]
 )
-def test_the_outputs_are_the_jobs_classes(name: str) -> None:
+def test_outputs_match_job_classes(name: str) -> None:
     model = build(f"torchvision:{name}", COLOUR, 7, {}, seed=1).eval()
     with torch.no_grad():
         assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 7)
 
 
-def test_a_grey_image_is_one_in_colour_with_equal_channels() -> None:
+def test_grey_image_equals_colour_image_with_equal_channels() -> None:
     grey = build("torchvision:squeezenet1_1", GREY, 5, {}, seed=1).eval()
     colour = build("torchvision:squeezenet1_1", COLOUR, 5, {}, seed=1).eval()
     x = torch.rand(2, 1, 64, 64)
@@ -38,7 +38,7 @@ def test_options_pass_through() -> None:
     assert (plain.classifier[2].p, other.classifier[2].p) == (0.2, 0.5)
 
 
-def test_a_vision_transformer_is_made_for_the_jobs_images() -> None:
+def test_vision_transformer_fits_job_image_size() -> None:
     with torch.device("meta"):  # without its 350 MB
         made: Any = build("torchvision:vit_b_16", COLOUR, 5, {}, seed=1)
     assert (made.image_size, made.encoder.pos_embedding.shape[1]) == (64, 17)
@@ -49,9 +49,9 @@ def test_a_vision_transformer_is_made_for_the_jobs_images() -> None:
     [
         ("resnet_18", COLOUR, {}, "torchvision has no classifier 'resnet_18'; did you mean 'resnet18'?"),
         ("fcn_resnet50", COLOUR, {}, "torchvision has no classifier 'fcn_resnet50'"),
-        ("zzz", COLOUR, {}, r"\(known: alexnet, .* and \d+ more\)"),
-        ("resnet18", COLOUR, {"weights": "DEFAULT"}, "weights are not downloaded: name a file of them in model.start"),
-        ("resnet18", COLOUR, {"num_classes": 3}, "it is the number of the job's classes"),
+        ("zzz", COLOUR, {}, r"known names are: alexnet, .* and \d+ more"),
+        ("resnet18", COLOUR, {"weights": "DEFAULT"}, "weights are not downloaded: set their file in model.start"),
+        ("resnet18", COLOUR, {"num_classes": 3}, "it is the job's number of classes"),
         ("resnet18", COLOUR, {"widht": 3}, "cannot be built with .*unexpected keyword argument 'widht'"),
         (
             "resnet18",
@@ -65,6 +65,6 @@ def test_a_vision_transformer_is_made_for_the_jobs_images() -> None:
         ("vit_b_16", InputSpec((3, 40, 40)), {}, "cannot be built with"),
     ],
 )
-def test_what_cannot_be_is_said(name: str, spec: InputSpec, options: dict[str, Any], words: str) -> None:
+def test_unsuitable_model_reports_reason(name: str, spec: InputSpec, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         build(f"torchvision:{name}", spec, 5, options, seed=1)

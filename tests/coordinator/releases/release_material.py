@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from coordinator.job_state import JobState
 from coordinator.jobs.data import digits_split
 from coordinator.records import JobSubmitted
-from coordinator.rounds.kit_cache import KitCache
-from coordinator.rounds.preparing import PrepareJob, prepare
-from coordinator.state import CoordinatorState, JobState
+from coordinator.rounds.preparing import KitCache, PrepareJob, prepare
+from coordinator.state import CoordinatorState
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
@@ -31,7 +31,7 @@ INT8 = msgspec.structs.replace(ASKED, encoding="int8")
 
 @dataclass(frozen=True)
 class Trained:
-    """A job whose model was trained a little, with all that the bench finds of it."""
+    """A job whose model was trained a little, with its blobs."""
 
     state: JobState
     blobs: MemoryBlobs
@@ -55,7 +55,7 @@ def text(model: str = "mlp", options: dict[str, Any] | None = None, **data: Any)
 
 
 def compiled(job: str, steps: int = 0) -> Trained:
-    """The job after so many steps of plain SGD on the digits that nobody is tested with."""
+    """Return a job after this many steps of plain SGD on the digits that are not in the test set."""
     blobs, state = MemoryBlobs(), CoordinatorState()
     outcome = prepare(PrepareJob("job", job), blobs, KitCache())
     state.apply(JobSubmitted("job", job, "ticket"))
@@ -81,7 +81,7 @@ def trained(model: str) -> Trained:
 
 
 def linear(**changes: Any) -> onnx.ModelProto:
-    """`features` [n, 4] -> Gemm -> `scores` [n, 3], with parts changed as a test needs."""
+    """Return `features` [n, 4] -> Gemm -> `scores` [n, 3], with parts that a test changes."""
     rng = np.random.default_rng(1)
     given: dict[str, Any] = {
         "nodes": [helper.make_node("Gemm", ["features", "w", "b"], ["scores"])],

@@ -1,4 +1,4 @@
-"""Jobs of every kind of task on made-up data, compiled once, for the tests of releases."""
+"""Jobs of every kind of task on generated data, compiled once, for the tests of releases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, STEPS, TOKENS = 160, 6, 5
 
 
 def data_of(kind: str) -> dict[str, Any]:
-    """Samples with a rule that a small model finds."""
+    """Return samples with a rule that a small model can learn."""
     draw = np.random.default_rng(7)
     x = draw.standard_normal((ROWS, 4)).astype(np.float32)
     match kind:

@@ -1,4 +1,4 @@
-"""ONNX files that were made elsewhere: which ones become releases, and what is said of the others."""
+"""Tests of ONNX files from other tools: which become releases, and the errors of the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def weights(model: onnx.ModelProto) -> list[np.ndarray]:
     return [numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
 
 
-def test_input_and_output_get_our_names_and_nothing_else_changes() -> None:
+def test_input_and_output_are_renamed_and_nothing_else_changes() -> None:
     model = linear()
     w, b = weights(model)
     adopted = took(model)
@@ -45,7 +45,7 @@ def test_input_and_output_get_our_names_and_nothing_else_changes() -> None:
     assert answers(adopted.graph, ROWS) == pytest.approx(ROWS @ w + b, abs=1e-5)
 
 
-def test_names_that_are_ours_already_make_room() -> None:
+def test_conflicting_names_are_replaced() -> None:
     nodes = [
         node("Gemm", ["features", "x", "b"], ["logits"]),
         node("Relu", ["logits"], ["logits_1"]),
@@ -57,7 +57,7 @@ def test_names_that_are_ours_already_make_room() -> None:
     assert answers(took(model).graph, ROWS) == pytest.approx(np.maximum(ROWS @ w + b, 0), abs=1e-5)
 
 
-def test_names_are_changed_within_branches_too() -> None:
+def test_names_inside_branches_are_replaced() -> None:
     def branch(kind: str) -> onnx.GraphProto:
         out = shaped("out", FLOAT, ["n", 3])
         return helper.make_graph([node(kind, ["features", "w"], ["out"])], kind, [], [out])
@@ -69,14 +69,14 @@ def test_names_are_changed_within_branches_too() -> None:
     assert answers(took(model).graph, ROWS) == pytest.approx(ROWS @ weights(model)[0], abs=1e-5)
 
 
-def test_a_batch_of_one_is_opened_where_that_works() -> None:
+def test_batch_of_one_becomes_dynamic_if_possible() -> None:
     model = linear(inputs=[shaped("features", FLOAT, [1, 4])], outputs=[shaped("scores", FLOAT, [1, 3])])
     w, b = weights(model)
     assert answers(took(model).graph, ROWS) == pytest.approx(ROWS @ w + b, abs=1e-5)
 
 
 @pytest.mark.parametrize("shape", [[1, 4], [1, -1], [-1, 4]])
-def test_flattenings_that_were_written_down_for_one_row_are_opened(shape: list[int]) -> None:
+def test_fixed_flatten_shapes_become_dynamic(shape: list[int]) -> None:
     nodes = [node("Reshape", ["features", "shape"], ["flat"]), node("Gemm", ["flat", "w", "b"], ["scores"])]
     one = {"inputs": [shaped("features", FLOAT, [1, 2, 2])], "outputs": [shaped("scores", FLOAT, [1, 3])]}
     model = linear(nodes=nodes, **one)
@@ -85,7 +85,7 @@ def test_flattenings_that_were_written_down_for_one_row_are_opened(shape: list[i
     assert answers(took(model).graph, ROWS.reshape(6, 2, 2)) == pytest.approx(ROWS @ w + b, abs=1e-5)
 
 
-def test_a_batch_that_cannot_be_opened_is_refused() -> None:
+def test_fixed_batch_that_cannot_change_is_rejected() -> None:
     one = {"inputs": [shaped("features", FLOAT, [1, 4])], "outputs": [shaped("scores", FLOAT, [1, 3])]}
     nodes = [node("Gemm", ["features", "w", "b"], ["sum"]), node("Expand", ["zero", "shape"], ["only"])]
     stuck = linear(nodes=[*nodes, node("Concat", ["sum", "only"], ["wide"], axis=1)], **one)
@@ -95,7 +95,7 @@ def test_a_batch_that_cannot_be_opened_is_refused() -> None:
     stuck.graph.initializer.append(numpy_helper.from_array(np.array([1, 2]), "shape"))
     with pytest.raises(ModelError, match=r"its batch is fixed at 1 and it does not run with others: .*open batch axis"):
         took(stuck)
-    # A weight is reshaped as an input would be: opened, it is another graph.
+    # The graph reshapes a weight like an input: opened, it would be another graph.
     reshape = node("Reshape", ["v", "shape"], ["row"])
     nodes = [reshape, node("MatMul", ["features", "w"], ["sum"]), node("Mul", ["sum", "row"], ["scores"])]
     other = linear(nodes=nodes, **one)
@@ -105,7 +105,7 @@ def test_a_batch_that_cannot_be_opened_is_refused() -> None:
         took(other)
 
 
-def test_whole_numbers_and_old_lists_of_weights_are_taken() -> None:
+def test_integer_inputs_and_legacy_initializers_are_accepted() -> None:
     mean = node("ReduceMean", ["rows"], ["scores"], axes=[1], keepdims=0)
     nodes = [node("Gather", ["w", "features"], ["rows"]), mean]
     given = [shaped("features", INT64, ["n", 5]), shaped("w", FLOAT, [4, 3])]
@@ -116,7 +116,7 @@ def test_whole_numbers_and_old_lists_of_weights_are_taken() -> None:
     assert answers(adopted.graph, x)[0] == pytest.approx(weights(model)[0][x[0]].mean(0), abs=1e-6)
 
 
-def test_a_newer_ir_is_written_as_one_that_old_devices_read() -> None:
+def test_newer_ir_version_is_lowered_for_old_devices() -> None:
     model = linear()
     model.ir_version = 11
     assert onnx.load_from_string(took(model).graph).ir_version == 10
@@ -149,13 +149,13 @@ def foreign_operator() -> onnx.ModelProto:
 
 
 def after(kind: str, shape: list[int | str | None], **attributes: Any) -> onnx.ModelProto:
-    """The linear model with one operator more."""
+    """Return the linear model with one more operator."""
     nodes = [node("Gemm", ["features", "w", "b"], ["sum"]), node(kind, ["sum"], ["scores"], **attributes)]
     return linear(nodes=nodes, outputs=[shaped("scores", FLOAT, shape)])
 
 
 def dropping() -> onnx.ModelProto:
-    """The linear model with a dropout that was left on."""
+    """Return the linear model with an active dropout."""
     model = linear()
     model.graph.initializer.extend(
         [numpy_helper.from_array(np.array(0.5, np.float32), "half"), numpy_helper.from_array(np.array(True), "on")]
@@ -176,29 +176,29 @@ def not_a_number() -> onnx.ModelProto:
     [
         (two_inputs(), r"has 2 inputs \(features, more\)"),
         (two_outputs(), r"has 2 outputs \(label, scores\)"),
-        (linear(inputs=[shaped("features", TensorProto.UINT8, ["n", 4])]), "is of uint8; float32 or int64"),
+        (linear(inputs=[shaped("features", TensorProto.UINT8, ["n", 4])]), "has the type uint8; float32 or int64"),
         (linear(outputs=[shaped("scores", TensorProto.DOUBLE, ["n", 3])]), "'scores' is not a tensor of float32"),
-        (linear(inputs=[shaped("features", FLOAT, ["n", "width"])]), "leaves more open than the number of rows"),
-        (linear(inputs=[helper.make_tensor_value_info("features", FLOAT, None)]), "does not say its shape"),
+        (linear(inputs=[shaped("features", FLOAT, ["n", "width"])]), "has more open sizes than the number of rows"),
+        (linear(inputs=[helper.make_tensor_value_info("features", FLOAT, None)]), "has no shape"),
         (after("ReduceSum", ["n", 1], keepdims=1), "for 8 rows: a row of scores by class"),
         (after("ReduceMax", ["n"], axes=[1], keepdims=0), "checker"),
         (external(), "keeps weights in other files"),
-        (foreign_operator(), "only ONNX's own is allowed"),
+        (foreign_operator(), "only the ONNX domain is allowed"),
         (after("RandomNormalLike", ["n", 3]), r"\(RandomNormalLike\): this operator is not allowed"),
-        (dropping(), "another answer each time"),
-        (after("Softmax", ["n", 3], axis=0), "another answer by the rows beside it"),
+        (dropping(), "another output each time"),
+        (after("Softmax", ["n", 3], axis=0), "an output for a row that depends on the other rows"),
         (not_a_number(), "not finite"),
         (linear(nodes=[node("Gemm", ["features", "nowhere"], ["scores"])]), "checker: Nodes in a graph must be"),
         (linear(nodes=[]), "not an ONNX file, or its graph is empty"),
     ],
 )
-def test_what_cannot_be_a_release_is_refused_with_words(model: onnx.ModelProto, words: str) -> None:
+def test_unsuitable_model_reports_reason(model: onnx.ModelProto, words: str) -> None:
     with pytest.raises(ModelError, match=words) as caught:
         took(model)
     assert str(caught.value).startswith("model.onnx")
 
 
-def test_one_score_is_no_classification() -> None:
+def test_single_score_is_not_a_classification() -> None:
     shapes = {"w": (4, 1), "b": (1,)}
     one = [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in shapes.items()]
     with pytest.raises(ModelError, match="at least two classes"):
@@ -206,12 +206,12 @@ def test_one_score_is_no_classification() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", bytes(100), linear().SerializeToString()[:-40]])
-def test_bytes_that_are_no_onnx_file_are_refused(data: bytes) -> None:
+def test_non_onnx_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(ModelError, match=r"model.onnx"):
         adopt(data, "model.onnx")
 
 
-def test_a_graph_that_is_too_large_is_refused(monkeypatch) -> None:
+def test_oversized_graph_is_rejected(monkeypatch) -> None:
     monkeypatch.setattr(adopting, "LARGEST_GRAPH", 100)
-    with pytest.raises(ModelError, match="a release's graph may have 100"):
+    with pytest.raises(ModelError, match="the maximum for a release's graph is 100"):
         took(linear())

@@ -1,4 +1,4 @@
-"""Release files: what is written is read, and what is damaged in any way is refused with words."""
+"""Tests of release files: a written file can be read, and every damaged file is refused."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from onnx import numpy_helper
 
 from coordinator.releases import file
 from coordinator.releases.adopting import adopt
-from coordinator.releases.file import MAGIC, ReleaseFile, put_together, read_release, release_of, write_release
+from coordinator.releases.file import MAGIC, ReleaseFile, read_release, release_from_blobs, release_of, write_release
 from coordinator.releases.making import Material, Wanted, make
 from sojourn.errors import DataError, MachineError
-from sojourn.protocol.release import Goods, Parcel
+from sojourn.protocol.release import BlobRef, Goods
 from sojourn.store.blobs import digest_of
 from tests.coordinator.releases.release_material import linear
 
@@ -36,7 +36,7 @@ def layout(card: bytes, graph: bytes, seal: bytes | None = None, form: int = 1) 
     return MAGIC + msgspec.msgpack.encode({"format": form, "card": card, "graph": graph, "seal": seal})
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_release_file_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "wine-7.release"
     path.write_bytes(b"an older one")
     write_release(path, release())
@@ -44,12 +44,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert (read.graph, read.card_bytes) == (release().graph, release().card_bytes)
     assert (read.card.line, read.card.version, read.card.classes) == ("wine", 7, ("a", "b", "c"))
     assert read.goods == Goods(
-        Parcel(digest_of(read.graph), len(read.graph)), Parcel(digest_of(read.card_bytes), len(read.card_bytes))
+        BlobRef(digest_of(read.graph), len(read.graph)), BlobRef(digest_of(read.card_bytes), len(read.card_bytes))
     )
     assert [each.name for each in tmp_path.iterdir()] == ["wine-7.release"]
 
 
-def test_every_cut_and_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
+def test_every_truncation_and_flipped_byte_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "it"
     write_release(path, release())
     whole = path.read_bytes()
@@ -66,15 +66,15 @@ def test_every_cut_and_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
         read_release(path)
 
 
-def test_a_graph_with_the_card_of_another_is_refused(tmp_path: Path) -> None:
+def test_graph_with_card_of_another_is_rejected(tmp_path: Path) -> None:
     path, one, other = tmp_path / "it", release(), release(0.5)
     path.write_bytes(layout(one.card_bytes, one.graph))
     read_release(path)
     path.write_bytes(layout(one.card_bytes, other.graph))
-    with pytest.raises(DataError, match=r"not the card of its graph: the answers .* differ here by up to 0\.5"):
+    with pytest.raises(DataError, match=r"not the card of its graph: the predictions .* differ by up to 0\.5"):
         read_release(path)
     path.write_bytes(layout(one.card_bytes, b"no graph at all"))
-    with pytest.raises(DataError, match="not the card of its graph: release 7 of wine is refused: it is no ONNX"):
+    with pytest.raises(DataError, match="not the card of its graph: release 7 of wine is rejected: it is not an ONNX"):
         read_release(path)
     path.write_bytes(layout(one.card_bytes, one.graph, bytes(64)))
     with pytest.raises(DataError, match="is damaged"):
@@ -92,26 +92,26 @@ def probed(**fields: object) -> bytes:
 @pytest.mark.parametrize(
     ("card", "words"),
     [
-        (b"\xc1", "what no card can"),
-        (msgspec.msgpack.encode({"line": "wine"}), "what no card can"),
-        (changed(version=0), "what no card can"),
-        (changed(line="Wine!"), "what no card can"),
-        (changed(encoding="int4"), "what no card can"),
+        (b"\xc1", "its card is invalid"),
+        (msgspec.msgpack.encode({"line": "wine"}), "its card is invalid"),
+        (changed(version=0), "its card is invalid"),
+        (changed(line="Wine!"), "its card is invalid"),
+        (changed(encoding="int4"), "its card is invalid"),
         (changed(classes=("a", "b")), "probe in its card"),
         (probed(rows=0, x=b"", logits=b""), "probe in its card"),
         (probed(x=release().card.probe.x[:-4]), "probe in its card"),
         (probed(logits=b""), "probe in its card"),
-        (probed(atol=float("nan")), "what no card can"),
-        (probed(atol=-1.0), "what no card can"),
+        (probed(atol=float("nan")), "its card is invalid"),
+        (probed(atol=-1.0), "its card is invalid"),
         (probed(atol=0.0), "tolerance"),
     ],
 )
-def test_a_card_that_makes_no_sense_is_refused(card: bytes, words: str) -> None:
+def test_invalid_card_is_rejected(card: bytes, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        put_together(card, release().graph, "it")
+        release_from_blobs(card, release().graph, "it")
 
 
-def test_other_formats_and_sizes_are_refused(tmp_path: Path, monkeypatch) -> None:
+def test_other_formats_and_sizes_are_rejected(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "it"
     path.write_bytes(layout(release().card_bytes, release().graph, form=2))
     with pytest.raises(DataError, match="has the format 2"):
@@ -123,17 +123,21 @@ def test_other_formats_and_sizes_are_refused(tmp_path: Path, monkeypatch) -> Non
         read_release(tmp_path / "none")
     with pytest.raises(DataError, match="cannot be read"):
         read_release(tmp_path)
-    with pytest.raises(DataError, match="none, or more than"):
+    with pytest.raises(DataError, match="it must have 1 to"):
         release_of(release().card, b"")
     write_release(path, release())
-    for limit, words in (("LARGEST_GRAPH", "graph of"), ("LARGEST_CARD", "card of"), ("_LARGEST_FILE", "may have 100")):
+    for limit, words in (
+        ("LARGEST_GRAPH", "its graph"),
+        ("LARGEST_CARD", "its card"),
+        ("_LARGEST_FILE", "release is 100"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(file, limit, 100)
             with pytest.raises(DataError, match=words):
                 read_release(path)
 
 
-def test_a_release_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="cannot be written"):
         write_release(tmp_path / "no" / "folder", release())
     (tmp_path / "taken").mkdir()
@@ -142,10 +146,10 @@ def test_a_release_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None
     assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
 
-def test_the_card_keeps_its_bytes_though_its_fields_could_be_written_otherwise() -> None:
-    """A card of a newer version has fields that this one does not know: the digest is over what was signed."""
+def test_card_bytes_are_preserved_with_unknown_fields() -> None:
+    """A card of a newer version has unknown fields; its digest covers the signed bytes."""
     fields = msgspec.msgpack.decode(release().card_bytes) | {"colour": "blue"}
     data = msgspec.msgpack.encode(fields)
-    read = put_together(data, release().graph, "it")
+    read = release_from_blobs(data, release().graph, "it")
     assert msgspec.json.encode(read.card) == msgspec.json.encode(release().card)
     assert read.goods.card.digest == digest_of(data)

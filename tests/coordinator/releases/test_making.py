@@ -1,4 +1,4 @@
-"""Releases of jobs: compared with torch, measured on the test set, and made int8 at a known price."""
+"""Tests of releases of jobs: compared with torch, measured on the test set, and converted to int8."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from coordinator.compiling import baking
+from coordinator.compiling import prediction_model
 from coordinator.machine.work import BuildRelease, CoordinatorWorker, ReleaseBuilt
 from coordinator.releases import quantising
-from coordinator.releases.agreement import TOLERANCE
-from coordinator.releases.file import put_together, release_of
-from coordinator.releases.making import INT8_TOLERANCE, from_job
+from coordinator.releases.file import release_from_blobs, release_of
+from coordinator.releases.making import INT8_TOLERANCE, TOLERANCE, from_job
 from coordinator.releases.quantising import halves, quantised
 from sojourn.errors import DataError, ModelError
 from sojourn.model.exemplars import Exemplars
-from sojourn.model.predictor import Predictor
+from sojourn.model.predictions import Predictor
 from sojourn.store.blobs import FolderBlobs
 from tests.coordinator.releases.release_material import ASKED, INT8, Trained, compiled, text, trained
 
@@ -44,7 +43,7 @@ class Own(nn.Module):
 
 
 def by_hand(job: Trained, x: np.ndarray) -> np.ndarray:
-    """The mlp's logits in plain numpy, with the exemplars' mean and deviation."""
+    """Return the mlp's logits in plain numpy, with the exemplars' mean and deviation."""
     shown = job.shown.arrays()[0].astype(np.float64)
     w1, b1, w2, b2 = (tensor.astype(np.float64) for tensor in job.kit.model.split(job.vector).values())
     flat = ((x - shown.mean()) / shown.std()).reshape(len(x), -1)
@@ -59,7 +58,7 @@ def run(graph: bytes, x: np.ndarray) -> np.ndarray:
 
 
 def tampered(graph: bytes, factor: float) -> bytes:
-    """The graph with its largest weight tensor changed."""
+    """Return the graph with its largest weight tensor changed."""
     model = onnx.load_from_string(graph)
     weight = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
     values = numpy_helper.to_array(weight)
@@ -67,7 +66,7 @@ def tampered(graph: bytes, factor: float) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def test_the_card_tells_what_the_release_is() -> None:
+def test_card_describes_the_release() -> None:
     job = trained("mlp")
     job.state.fleet = {"a": None, "b": None}
     release = from_job(job.state, ASKED, *job.parts)
@@ -76,15 +75,15 @@ def test_the_card_tells_what_the_release_is() -> None:
     assert (card.job, card.strategy, card.model) == ("job", "fedavg", 'mlp {"hidden": [24]}')
     assert (card.rounds, card.devices, card.classes) == (0, 2, tuple("0123456789"))
     assert (card.input.shape, card.input.dtype) == ((1, 8, 8), "float32")
-    tested = "tested on 260 samples of digits; 100 exemplars apart from them"
+    tested = "tested on 260 samples of digits; 100 other exemplars"
     assert card.data == f"trained on the devices' own data; {tested}"
     age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(card.created)
-    assert abs(age) < datetime.timedelta(hours=1)  # the clock may be set meanwhile
+    assert abs(age) < datetime.timedelta(hours=1)  # the clock may be set in between
     assert "against torch" in card.checked
     assert "on 100 rows: logits differ by at most" in card.checked
 
 
-def test_accuracy_and_probe_are_those_of_an_independent_reading() -> None:
+def test_accuracy_and_probe_match_independent_calculation() -> None:
     job = trained("mlp")
     card = from_job(job.state, ASKED, *job.parts).card
     x, y = job.test.arrays()
@@ -101,7 +100,7 @@ def test_accuracy_and_probe_are_those_of_an_independent_reading() -> None:
     assert card.probe.atol == pytest.approx(TOLERANCE * scale, rel=1e-4)
 
 
-def test_a_cnn_agrees_too() -> None:
+def test_cnn_accuracy_matches_independent_calculation() -> None:
     job = trained("cnn")
     release = from_job(job.state, ASKED, *job.parts)
     x, y = job.test.arrays()
@@ -109,14 +108,14 @@ def test_a_cnn_agrees_too() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.01, 0.0, float("nan")])
-def test_a_graph_with_other_weights_is_refused(factor: float, monkeypatch) -> None:
-    job, bake = trained("mlp"), baking.bake
-    monkeypatch.setattr(baking, "bake", lambda kit, vector, scored=False: tampered(bake(kit, vector), factor))
-    with pytest.raises(ModelError, match=r"the graph and torch disagree on 100 rows: logits are off by"):
+def test_graph_with_other_weights_is_rejected(factor: float, monkeypatch) -> None:
+    job, bake = trained("mlp"), prediction_model.bake
+    monkeypatch.setattr(prediction_model, "bake", lambda kit, vector, scored=False: tampered(bake(kit, vector), factor))
+    with pytest.raises(ModelError, match=r"the graph and torch disagree on 100 rows: logits differ by"):
         from_job(job.state, ASKED, *job.parts)
 
 
-def test_a_model_of_ones_own_is_compared_with_its_code(tmp_path: Path, monkeypatch) -> None:
+def test_custom_model_is_compared_with_its_code(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "own_model.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     job = compiled(text("own_model:Own", {"width": 7}))
@@ -132,14 +131,14 @@ def test_a_model_of_ones_own_is_compared_with_its_code(tmp_path: Path, monkeypat
         from_job(job.state, ASKED, *job.parts)
 
 
-def test_the_jobs_files_may_be_gone() -> None:
+def test_job_files_may_be_missing() -> None:
     job = trained("mlp")
     gone = msgspec.structs.replace(job.state, text=text("mlp", {"hidden": [24]}, test="/gone/test.npz"))
     card = from_job(gone, ASKED, *job.parts).card
-    assert card.data.endswith("tested on 260 samples of test.npz; 100 exemplars apart from them")
+    assert card.data.endswith("tested on 260 samples of test.npz; 100 other exemplars")
 
 
-def test_a_job_without_samples_is_compared_on_made_up_rows() -> None:
+def test_job_without_samples_is_compared_on_random_rows() -> None:
     job = trained("mlp")
     shown = job.shown.arrays()[0].astype(np.float64)
     known = {"classes": list("0123456789"), "input": [1, 8, 8], "mean": [shown.mean()], "std": [shown.std()]}
@@ -156,7 +155,7 @@ def test_a_job_without_samples_is_compared_on_made_up_rows() -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_what_int8_costs_is_measured(model: str) -> None:
+def test_int8_accuracy_loss_is_measured(model: str) -> None:
     job = trained(model)
     plain, small = from_job(job.state, ASKED, *job.parts), from_job(job.state, INT8, *job.parts)
     x, y = job.test.arrays()
@@ -176,7 +175,7 @@ def test_what_int8_costs_is_measured(model: str) -> None:
     assert "int8 against float32" in small.card.checked
 
 
-def test_int8_weights_have_seven_bits_and_scales_by_channel() -> None:
+def test_int8_weights_have_seven_bits_and_channel_scales() -> None:
     job = trained("mlp")
     model = onnx.load_from_string(from_job(job.state, INT8, *job.parts).graph)
     tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -187,19 +186,19 @@ def test_int8_weights_have_seven_bits_and_scales_by_channel() -> None:
     assert [each.domain for each in model.opset_import] == [""]
 
 
-def test_int8_that_costs_too_much_is_refused(monkeypatch) -> None:
+def test_int8_with_excessive_loss_is_rejected(monkeypatch) -> None:
     job = trained("mlp")
     monkeypatch.setattr(quantising, "quantised", lambda graph, rows: tampered(quantised(graph, rows), 0))
     x, y = job.test.arrays()
     before = float((by_hand(job, x).argmax(1) == y).mean())
-    with pytest.raises(ModelError, match=r"as int8 the model loses \d+\.\d points of accuracy .* and 5.0 are allowed"):
+    with pytest.raises(ModelError, match=r"as int8 the model loses \d+\.\d points of accuracy .* and the limit is 5.0"):
         from_job(job.state, INT8, *job.parts)
     allowed = from_job(job.state, msgspec.structs.replace(INT8, max_loss=1.0), *job.parts).card
     assert allowed.accuracy_lost == pytest.approx(before - allowed.accuracy)
     assert allowed.accuracy_lost > 0.3
 
 
-def test_rows_that_calibrate_are_not_tested_on(monkeypatch) -> None:
+def test_calibration_rows_are_not_used_for_testing(monkeypatch) -> None:
     job, seen = trained("mlp"), list[np.ndarray]()
 
     def watched(graph: bytes, rows: np.ndarray) -> bytes:
@@ -209,12 +208,12 @@ def test_rows_that_calibrate_are_not_tested_on(monkeypatch) -> None:
     monkeypatch.setattr(quantising, "quantised", watched)
     from_job(job.state, INT8, *job.parts)
     assert np.array_equal(seen[0], job.shown.arrays()[0])
-    # Without a test set, half of the exemplars calibrates and the other half is tested with.
+    # Without a test set, half of the exemplars calibrate and the other half is for testing.
     card = from_job(job.state, INT8, job.kit, job.vector, job.shown, None).card
     assert (card.tested, len(seen[1])) == (50, 50)
 
 
-def test_halves_have_nothing_in_common_and_half_of_each_class() -> None:
+def test_halves_are_disjoint_and_stratified() -> None:
     whole = trained("mlp").test
     first, rest = halves(whole)
     counts = [np.bincount(each.y, minlength=10) for each in (first, rest)]
@@ -226,24 +225,24 @@ def test_halves_have_nothing_in_common_and_half_of_each_class() -> None:
         halves(Exemplars.of(np.zeros((2, 1), np.float32), np.array([0, 1])))
 
 
-def test_quantising_leaves_nothing_behind(tmp_path: Path, monkeypatch) -> None:
+def test_quantising_leaves_no_temporary_files(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     job = trained("cnn")
     from_job(job.state, INT8, *job.parts)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_graph_without_weights_has_nothing_to_quantise() -> None:
+def test_graph_without_weights_cannot_be_quantised() -> None:
     from onnx import TensorProto, helper
 
     shape = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in ("x", "logits")]
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["logits"])], "g", shape[:1], shape[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    with pytest.raises(ModelError, match="nothing that can be int8"):
+    with pytest.raises(ModelError, match="no operator that can be int8"):
         quantised(model.SerializeToString(), np.ones((4, 3), np.float32))
 
 
-def test_the_bench_makes_it_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_worker_builds_release_in_separate_process(tmp_path: Path) -> None:
     job, blobs = trained("mlp"), FolderBlobs(tmp_path)
     for digest in job.state.live():
         blobs.put(job.blobs.read(digest), digest)
@@ -251,14 +250,14 @@ def test_the_bench_makes_it_in_a_process_of_its_own(tmp_path: Path) -> None:
     built = bench(BuildRelease("t", "me", job.state, ASKED, len(job.state.history)))
     assert isinstance(built, ReleaseBuilt)
     assert (built.ticket, built.operator) == ("t", "me")
-    release = put_together(blobs.read(built.card.digest), blobs.read(built.graph.digest), "it")
+    release = release_from_blobs(blobs.read(built.card.digest), blobs.read(built.graph.digest), "it")
     assert release.card.line == "digits"
     assert release.graph == from_job(job.state, ASKED, *job.parts).graph
 
 
-def test_a_card_that_nobody_could_read_is_not_made() -> None:
+def test_invalid_card_is_not_written() -> None:
     job = trained("mlp")
     release = from_job(job.state, ASKED, *job.parts)
-    with pytest.raises(DataError, match="says what no card can"):
+    with pytest.raises(DataError, match="its card is invalid"):
         release_of(msgspec.structs.replace(release.card, notes="x" * 2001), release.graph)
-    assert Predictor(release.graph).figures(job.test, release.card.learns)["accuracy"] == release.card.accuracy
+    assert Predictor(release.graph).metrics(job.test, release.card.learns)["accuracy"] == release.card.accuracy

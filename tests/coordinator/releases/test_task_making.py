@@ -1,7 +1,8 @@
-"""Releases of jobs of every kind: compared with torch, measured by their own figures, and served from their graphs."""
+"""Tests of releases of all kinds of tasks: compared with torch, measured with their own metrics, and served."""
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 import msgspec
@@ -9,33 +10,33 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.compiling.baking import bake
-from coordinator.console.release_card import whole
-from coordinator.releases.file import put_together, read_card
+from coordinator.compiling.prediction_model import bake
+from coordinator.console.release_tables import whole
+from coordinator.releases.file import read_card, release_from_blobs
 from coordinator.releases.making import Wanted, from_job
 from coordinator.releases.quantising import halves
 from sojourn.errors import ConfigError, DataError, ModelError
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
-from sojourn.model.predictor import ReleasePredictor
+from sojourn.model.predictions import ReleasePredictor
 from sojourn.protocol.envelope import pack_blob
-from sojourn.protocol.figure_names import MAIN
+from sojourn.protocol.metric_names import MAIN
 from sojourn.protocol.spec import TableSpec
 from tests.coordinator.releases.release_material import ASKED, INT8, linear
 from tests.coordinator.releases.task_jobs import KINDS, of_kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_release_tells_the_figures_of_its_task_and_answers_as_the_kit_does(kind: str) -> None:
+def test_release_has_task_metrics_and_predicts_like_the_kit(kind: str) -> None:
     job = of_kind(kind)
     release = from_job(job.state, ASKED, *job.parts)
     card = release.card
     assert card.task
     assert card.task.kind == kind
-    assert card.figures
-    assert next(iter(card.figures)) == MAIN[card.task.kind]
+    assert card.metrics
+    assert next(iter(card.metrics)) == MAIN[card.task.kind]
     assert np.isnan(card.accuracy)
-    assert put_together(release.card_bytes, release.graph, "here").goods == release.goods  # its probe holds
+    assert release_from_blobs(release.card_bytes, release.graph, "here").goods == release.goods  # its probe holds
     x = job.test.arrays()[0][:20]
     answer = ReleasePredictor(release.graph, card).answer(x)
     graphs = Graphs(job.kit)
@@ -46,7 +47,7 @@ def test_a_release_tells_the_figures_of_its_task_and_answers_as_the_kit_does(kin
     assert list(whole(release).columns[0].cells)
 
 
-def test_a_release_carries_the_names_of_columns() -> None:
+def test_release_contains_column_names() -> None:
     job = of_kind("regression")
     kit, vector, *samples = job.parts
     table = TableSpec(tuple(f"column {at}" for at in range(kit.input.shape[0])))
@@ -56,30 +57,30 @@ def test_a_release_carries_the_names_of_columns() -> None:
 
 
 @pytest.mark.parametrize("kind", ["regression", "reconstruction", "tokens"])
-def test_what_int8_costs_is_a_share_of_the_main_figure(kind: str) -> None:
+def test_int8_loss_is_a_share_of_the_main_metric(kind: str) -> None:
     job = of_kind(kind)
     card = from_job(job.state, msgspec.structs.replace(INT8, max_loss=1.0), *job.parts).card
     plain = from_job(job.state, ASKED, *job.parts).card
     main = MAIN[card.learns.kind]
-    assert card.figures
-    assert plain.figures
-    assert card.figures[main] != plain.figures[main]
-    assert card.worse == pytest.approx(card.figures[main] / plain.figures[main] - 1)
-    assert plain.worse is msgspec.UNSET
-    assert "answers differ by at most" in card.checked
+    assert card.metrics
+    assert plain.metrics
+    assert card.metrics[main] != plain.metrics[main]
+    assert card.worse == pytest.approx(card.metrics[main] / plain.metrics[main] - 1)
+    assert isnan(plain.worse)
+    assert "outputs differ by at most" in card.checked
 
 
-def test_int8_that_costs_too_much_is_refused_by_the_main_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_with_excessive_main_metric_loss_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     from coordinator.releases import quantising
     from tests.coordinator.releases.test_making import tampered
 
     job = of_kind("regression")
     monkeypatch.setattr(quantising, "quantised", lambda graph, _rows: tampered(graph, 50))
-    with pytest.raises(ModelError, match=r"loses .* percent of RMSE .*ship it as float32, or raise --max-loss"):
+    with pytest.raises(ModelError, match=r"loses .* percent of RMSE .*release it as float32, or raise --max-loss"):
         from_job(job.state, INT8, *job.parts)
 
 
-def test_answers_and_scores_are_computed_once() -> None:
+def test_predictions_and_scores_share_one_computation() -> None:
     job = of_kind("reconstruction")
     counts = [
         sum(node.op_type in ("Gemm", "MatMul") for node in onnx.load_from_string(each).graph.node)
@@ -90,7 +91,7 @@ def test_answers_and_scores_are_computed_once() -> None:
         bake(of_kind("regression").kit, of_kind("regression").vector, scored=True)
 
 
-def test_the_cards_threshold_is_a_quantile_of_normal_exemplars() -> None:
+def test_card_threshold_is_quantile_of_normal_exemplars() -> None:
     job = of_kind("reconstruction")
     release = from_job(job.state, msgspec.structs.replace(ASKED, quantile=0.5), *job.parts)
     scores = ReleasePredictor(release.graph, release.card).answer(job.shown.arrays()[0]).scores
@@ -103,31 +104,31 @@ def test_the_cards_threshold_is_a_quantile_of_normal_exemplars() -> None:
     assert of_test.samples == len(job.shown.y)
 
 
-def test_a_card_of_anomalies_needs_a_threshold_and_others_have_none() -> None:
+def test_only_anomaly_cards_have_a_threshold() -> None:
     anomalies, values = (from_job(of_kind(kind).state, ASKED, *of_kind(kind).parts).card for kind in KINDS[2::-2])
     for card in (
-        msgspec.structs.replace(anomalies, anomaly=msgspec.UNSET),
+        msgspec.structs.replace(anomalies, anomaly=None),
         msgspec.structs.replace(values, anomaly=anomalies.anomaly),
     ):
-        with pytest.raises(DataError, match="names a threshold of anomalies for a reconstruction"):
+        with pytest.raises(DataError, match="must have a threshold of anomalies if"):
             read_card(pack_blob(card), "this")
 
 
 def test_halves_keep_targets_and_faults_with_their_samples() -> None:
     job = of_kind("regression")
     first, rest = halves(job.test)
-    x, y = job.test.packed()[0], job.test.compared()
+    x, y = job.test.packed()[0], job.test.expected()
     by_sample = {row.tobytes(): target.tolist() for row, target in zip(x, y, strict=True)}
     for half in (first, rest):
-        pairs = zip(half.packed()[0], half.compared(), strict=True)
+        pairs = zip(half.packed()[0], half.expected(), strict=True)
         assert all(by_sample[row.tobytes()] == target.tolist() for row, target in pairs)
     marked = Exemplars.of(x, np.zeros(len(x), np.int64))
     marked = msgspec.structs.replace(marked, faulty=tuple(range(0, len(x), 2)))
-    found = [half.marked() for half in halves(marked)]
+    found = [half.faulty_mask() for half in halves(marked)]
     assert sum(int(each.sum()) for each in found if each is not None) == len(range(0, len(x), 2))
 
 
-def test_a_regressor_that_was_made_elsewhere(tmp_path: Any) -> None:
+def test_external_regressor_becomes_a_release(tmp_path: Any) -> None:
     from coordinator.releases.from_file import from_file
     from sojourn.data.source import DataSettings
 
@@ -141,9 +142,9 @@ def test_a_regressor_that_was_made_elsewhere(tmp_path: Any) -> None:
     card = from_file(tmp_path / "m.onnx", Wanted("own", 1), samples, None, names).card
     assert card.task
     assert card.task.names == names
-    assert card.figures
-    assert card.figures["rmse"] == pytest.approx(1.0, rel=1e-4)
-    assert card.table is msgspec.UNSET
+    assert card.metrics
+    assert card.metrics["rmse"] == pytest.approx(1.0, rel=1e-4)
+    assert card.table is None
     rows = np.c_[x @ weights + bias, x]
     (tmp_path / "s.csv").write_text("a,b,c,p,q,r,s\n" + "\n".join(",".join(map(str, row)) for row in rows))
     table = from_file(
@@ -151,8 +152,8 @@ def test_a_regressor_that_was_made_elsewhere(tmp_path: Any) -> None:
     ).card.table
     assert table == TableSpec(("p", "q", "r", "s"))
     bare = from_file(tmp_path / "m.onnx", Wanted("own", 1), None, None, names).card
-    assert bare.figures is msgspec.UNSET
-    with pytest.raises(ConfigError, match="2 targets were named"):
+    assert bare.metrics == {}
+    with pytest.raises(ConfigError, match="2 targets were given"):
         from_file(tmp_path / "m.onnx", Wanted("own", 1), None, None, names[:2])
     with pytest.raises(ConfigError, match="int8 needs --samples"):
         from_file(tmp_path / "m.onnx", Wanted("own", 1, "int8"), None, None, names)

@@ -1,4 +1,4 @@
-"""The page of a simulation, from tables that were made up."""
+"""Tests of the page of a simulation, from generated tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from coordinator.results.folder import COLUMNS, ROUNDS, VISITS, ResultFolder, write_table
-from coordinator.results.measures import MEANING
-from coordinator.results.plots import NAMED, course_figure, participation_figure
+from coordinator.results.job_metrics import MEANING
+from coordinator.results.plots import NAMED, course_chart, is_logarithmic, participation_chart, time_unit
 from coordinator.results.report import draw, summary_html
-from coordinator.results.tallies import DEVICE_COLUMNS, DEVICES, SITE_COLUMNS, SITES
-from coordinator.results.what_was_run import what_was_run
+from coordinator.results.run_description import what_was_run
+from coordinator.results.visit_totals import DEVICE_COLUMNS, DEVICES, SITE_COLUMNS, SITES
 from hierarchy.arranging.measures import quality
 
 CONFIG = """
@@ -34,7 +34,7 @@ dropout = 0.25
 
 @pytest.fixture
 def results(tmp_path: Path) -> ResultFolder:
-    """Two rounds, of which the first was the better one, and three visits, of which two were lost."""
+    """Return results with two rounds, the first of which is better, and three visits, two of which are lost."""
     (tmp_path / "config.toml").write_text(CONFIG)
     measures = (0.9, 0.2, 0.8, "", "", "")
     rounds = [
@@ -57,7 +57,7 @@ def results(tmp_path: Path) -> ResultFolder:
 
 
 class Words(HTMLParser):
-    """The text of a page, the pictures that it shows, and whether every element is closed."""
+    """The text of a page, its pictures, and whether every element is closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -68,8 +68,7 @@ class Words(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "img":
             self.pictures.append(dict(attrs)["src"] or "")
-        elif tag != "meta":
-            self.open.append(tag)
+        self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -78,11 +77,11 @@ class Words(HTMLParser):
         self.text += f"{data} "
 
 
-def test_a_report_begins_with_what_was_run_what_came_out_and_what_was_lost(results: ResultFolder) -> None:
+def test_report_summary_has_setup_results_and_losses(results: ResultFolder) -> None:
     text = " ".join(Words(summary_html(results)).text.split())
     assert text.startswith(
         "Strategy visit, model mlp, seed 3. 1,200 simulated devices (raspberry-pi-4, raspberry-pi-5) at 1 site, "
-        "a<b>.npz split by dirichlet (alpha 0.3). A visit fails with a chance of 0.25."
+        "a<b>.npz split by dirichlet (alpha 0.3). A visit fails with probability 0.25."
     )
     for words in (
         "50.0 % accuracy at the end",
@@ -94,7 +93,7 @@ def test_a_report_begins_with_what_was_run_what_came_out_and_what_was_lost(resul
     assert "declined: it has no samples 2 device-2" in text
 
 
-def test_the_page_has_percent_megabytes_and_what_measures_mean(results: ResultFolder) -> None:
+def test_page_has_units_pictures_and_metric_explanations(results: ResultFolder) -> None:
     draw(results, "job <1>", ["device-1", "device-2"])
     page = (results.path / "report.html").read_text()
     read = Words(page)
@@ -112,16 +111,16 @@ def test_the_page_has_percent_megabytes_and_what_measures_mean(results: ResultFo
 
 
 @pytest.mark.parametrize(("devices", "drawn"), [(NAMED, 2 * NAMED), (NAMED + 1, 2), (5000, 2)])
-def test_many_devices_are_one_outline_of_their_visits(devices: int, drawn: int) -> None:
+def test_visits_of_many_devices_are_drawn_as_one_outline(devices: int, drawn: int) -> None:
     names = [f"device-{number}" for number in range(devices)]
     visits = [{"device": names[0], "status": status} for status in ("done", "done", "lost")]
-    (axis,) = participation_figure(visits, names).axes
+    (axis,) = participation_chart(visits, names).axes
     assert len(axis.patches) == drawn
     assert (axis.dataLim.ymin, axis.dataLim.ymax) == (0, 3)
     assert axis.get_xlim() == (0.5, devices + 0.5)
 
 
-def test_a_page_without_visits_and_pictures(results: ResultFolder) -> None:
+def test_page_works_without_visits_and_pictures(results: ResultFolder) -> None:
     for name, columns in ((VISITS, COLUMNS[VISITS]), (SITES, SITE_COLUMNS), (DEVICES, DEVICE_COLUMNS)):
         write_table(results.path / name, columns, ())
     draw(results, "live", [], pictures_too=False)
@@ -134,19 +133,19 @@ def test_a_page_without_visits_and_pictures(results: ResultFolder) -> None:
 
 
 def test_axes_have_whole_rounds_and_percent(results: ResultFolder) -> None:
-    figure = course_figure({"a": [results.rows(ROUNDS)]})
-    figure.canvas.draw()
-    rounds, *_ = figure.axes
+    metric = course_chart({"a": [results.rows(ROUNDS)]})
+    metric.canvas.draw()
+    rounds, *_ = metric.axes
     assert all(tick == int(tick) for tick in rounds.get_xticks())
     assert rounds.get_yticklabels()[-1].get_text() == "100 %"
-    assert [axis.get_xlabel() for axis in figure.axes] == ["round", "seconds on the fleet's clock", "MB over MQTT"]
+    assert [axis.get_xlabel() for axis in metric.axes] == ["round", "seconds on the fleet's clock", "MB over MQTT"]
 
 
-def test_every_measure_of_an_arrangement_is_explained() -> None:
+def test_every_arrangement_metric_is_explained() -> None:
     assert set(quality(np.ones((2, 2)), [[0], [1]], counts=True)) == set(MEANING)
 
 
-def test_a_job_that_was_not_simulated() -> None:
+def test_live_job_is_described_without_simulation() -> None:
     assert what_was_run({"strategy": "fedavg"}) == "Strategy fedavg, model mlp, seed 0."
 
 
@@ -155,3 +154,18 @@ def test_report_names_the_model_in_both_forms(results: ResultFolder, model: str)
     results.settings(f'strategy = "keel"\nmodel = {model}\ntask = "regression"\nobjective = "prox"')
     draw(results, "pets", [], pictures_too=False)
     assert "Regression: strategy keel, model net:Net, seed 0." in (results.path / "report.html").read_text()
+
+
+def test_times_are_drawn_in_the_unit_that_reads_well() -> None:
+    units = {seconds: time_unit(seconds) for seconds in (0.0, 299.0, 300.0, 18_000.0, 1_080_000.0)}
+    assert [unit for _, unit in units.values()] == ["seconds", "seconds", "minutes", "hours", "days"]
+    assert units[1_080_000.0][0] == 86_400.0
+
+
+def test_only_metrics_that_differ_by_far_are_drawn_by_logarithm() -> None:
+    assert is_logarithmic("loss", [0.1, 3.1, np.nan])
+    assert not is_logarithmic("loss", [0.1, 3.0])
+    assert not is_logarithmic("loss", [0.0, 3.0])
+    assert not is_logarithmic("loss", [])
+    assert not is_logarithmic("accuracy", [0.01, 1.0])
+    assert not is_logarithmic("vts", [0.01, 1.0])

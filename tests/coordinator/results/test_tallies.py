@@ -1,11 +1,11 @@
-"""Visits added up for each site and device."""
+"""Tests of the totals of visits for each site and device."""
 
 from __future__ import annotations
 
 import pytest
 
 from coordinator.results.folder import COLUMNS, VISITS, ResultFolder
-from coordinator.results.tallies import DEVICES, SITES, describe_losses, write_tallies
+from coordinator.results.visit_totals import DEVICES, SITES, describe_losses, write_tallies
 
 VISIT = {"status": "done", "reason": "", "samples": "5", "norm": "0", "loss": "", "hop": "0"}
 SEEN = [
@@ -35,7 +35,7 @@ def results(tmp_path) -> ResultFolder:
     return folder
 
 
-def test_a_device_is_busy_in_its_visits_and_one_that_had_none_is_there(results) -> None:
+def test_device_is_busy_in_its_visits_and_idle_one_is_listed(results) -> None:
     rows = {row["device"]: row for row in results.rows(DEVICES)}
     assert rows["d1"] == {
         "device": "d1",
@@ -50,7 +50,7 @@ def test_a_device_is_busy_in_its_visits_and_one_that_had_none_is_there(results) 
     assert (rows["d4"]["visits"], rows["d4"]["seconds"], rows["d4"]["samples"]) == ("0", "0.0", "8")
 
 
-def test_a_site_is_busy_from_its_first_visit_of_a_round_to_its_last(results) -> None:
+def test_site_is_busy_from_first_to_last_visit_of_a_round(results) -> None:
     rows = {row["site"]: row for row in results.rows(SITES)}
     assert rows["a"] == {
         "site": "a",
@@ -70,7 +70,7 @@ def lost(device: str, reason: str, status: str = "declined") -> dict[str, str]:
     return {"device": device, "status": status, "reason": reason}
 
 
-def test_lost_visits_are_one_sentence() -> None:
+def test_lost_visits_are_described_in_one_sentence() -> None:
     visits = [
         lost("device-1", "failed: dropped out"),
         lost("device-2", "data: device-2 has no samples"),
@@ -86,7 +86,7 @@ def test_lost_visits_are_one_sentence() -> None:
     assert describe_losses(visits[-1:]) == ""
 
 
-def test_what_the_gate_would_have_refused_is_another_sentence() -> None:
+def test_flagged_visits_are_described_in_another_sentence() -> None:
     why = "would have been refused by the coordinator, because the loss went from 0.1 to 0.{at}"
     flags = [lost(f"device-{at}", why.format(at=at), "done") for at in (2, 3)]
     own = lost("device-4", "data: would have been refused by me", "done")

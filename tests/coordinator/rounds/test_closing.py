@@ -1,4 +1,4 @@
-"""Closing a round when a site, or a device that a site believed, does not say the truth."""
+"""Closing a round when a site, or a device that a site trusted, reports false data."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.machine.job_summaries import mishap_lines
+from coordinator.job_state import JobState
+from coordinator.machine.job_log import failure_lines_of
 from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed, TourPlan
 from coordinator.rounds.closing import close_round
 from coordinator.rounds.evaluation import Evaluator
-from coordinator.rounds.orders import Leg, bounds_beside, rises_of
+from coordinator.rounds.orders import Leg, peer_bounds, rises_of
 from coordinator.rounds.results import CloseRound
 from coordinator.rounds.tour_check import BY, FORGED, usual_rise
-from coordinator.state import JobState
-from hierarchy.edge.rules import damaged
 from sojourn.model import vectors
+from sojourn.model.gate_rules import damaged
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
-from sojourn.protocol.visit_words import is_flagged
-from sojourn.protocol.wire import Ref, TourId, VisitReport
+from sojourn.protocol.visit_outcomes import is_flagged
+from sojourn.protocol.wire import DATA_NOTE, Ref, TourId, VisitReport
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.sojourn.protocol.examples import kit_without_graphs
@@ -36,19 +36,24 @@ SAMPLES = {"a": 32, "b": 64, "c": 96, "d": 32}
 
 
 class Home:
-    """A round of FedAvg with four devices, which bring home what a test says; each moved the model by its number."""
+    """A round of FedAvg with four devices, which return what a test defines; each moved the model by its number."""
 
-    def __init__(self, settings: dict[str, Any] | None = None, norms: tuple[float, ...] = ()) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any] | None = None,
+        norms: tuple[float, ...] = (),
+        devices: tuple[str, ...] = DEVICES,
+    ) -> None:
         self.blobs = MemoryBlobs()
         lines = {"strategy": "fedavg", "data.classes": ["x", "y"], "data.input": [3], **(settings or {})}
         text = 'name = "job"\n' + "\n".join(f"{key} = {msgspec.json.encode(it).decode()}" for key, it in lines.items())
         start = self.save([0, 0, 0])
-        self.tours = tuple(TourPlan(number, "site", (name,)) for number, name in enumerate(DEVICES))
+        self.tours = tuple(TourPlan(number, "site", (name,)) for number, name in enumerate(devices))
         self.state = JobState(
-            "job", text, kit=self.keep(pack_blob(KIT)), vectors={"model": start}, handout={"model": start},
-            initial=start, first_handout=start, tours=self.tours, norms=norms,
+            "job", text, kit=self.keep(pack_blob(KIT)), vectors={"model": start}, wire_vectors={"model": start},
+            initial=start, first_wire_vector=start, tours=self.tours, norms=norms,
         )  # fmt: skip
-        for number, name in enumerate(DEVICES):
+        for number, name in enumerate(devices):
             self.brings(number, [number + 1, 0, 0], self.report(name, float(number + 1)))
 
     def keep(self, data: bytes, encoding: Any = "raw") -> Ref:
@@ -60,8 +65,10 @@ class Home:
         return vectors.save(self.blobs, np.array(numbers, np.float32), "float32", SPEC)
 
     def report(self, name: str, norm: float, samples: int | None = None, **changes: Any) -> VisitReport:
-        told = VisitReport(name, 0, "done", "", SAMPLES[name] if samples is None else samples, norm, {}, None, 1.0)
-        return msgspec.structs.replace(told, **changes)
+        reported = VisitReport(
+            name, 0, "done", "", SAMPLES.get(name, 32) if samples is None else samples, norm, {}, None, 1.0
+        )
+        return msgspec.structs.replace(reported, **changes)
 
     def brings(self, number: int, model: Any, *reports: VisitReport, samples: int | None = None) -> None:
         ref = model if isinstance(model, Ref) else self.save(model)
@@ -89,7 +96,7 @@ def mean(**weights: float) -> list[float]:
     return [float(np.float32(moved / sum(weights.values()))), 0, 0]
 
 
-def test_honest_tours_are_merged_by_exact_samples() -> None:
+def test_honest_tours_merge_by_exact_samples() -> None:
     home = Home()
     closed = home.close()
     assert home.model(closed) == mean(**SAMPLES)
@@ -105,7 +112,7 @@ def test_honest_tours_are_merged_by_exact_samples() -> None:
         ([500, 0, 0], "the update's norm, 500, is over the"),
     ],
 )
-def test_a_model_that_cannot_be_is_left_out_and_named(numbers, words) -> None:
+def test_invalid_model_is_left_out_and_named(numbers, words) -> None:
     home = Home()
     home.brings(1, numbers, home.report("b", 2.0))
     closed = home.close()
@@ -114,7 +121,7 @@ def test_a_model_that_cannot_be_is_left_out_and_named(numbers, words) -> None:
     assert closed.report.tours == 3
 
 
-def test_with_the_gate_off_a_long_way_counts_and_a_model_that_is_not_finite_does_not() -> None:
+def test_disabled_gate_accepts_large_but_not_non_finite_update() -> None:
     home = Home({"gate.on": False})
     home.brings(1, [500, 0, 0], home.report("b", 500.0))
     home.brings(2, [np.nan, 0, 0], home.report("c", 3.0))
@@ -123,7 +130,7 @@ def test_with_the_gate_off_a_long_way_counts_and_a_model_that_is_not_finite_does
     assert closed.report.failures == (f"c: {NOT_FINITE}",)
 
 
-def test_a_vector_of_another_length_does_not_end_the_job() -> None:
+def test_vector_of_wrong_length_does_not_end_the_job() -> None:
     home = Home()
     home.brings(3, home.keep(bytes(8), "float32"), home.report("d", 1.0))
     closed = home.close()
@@ -131,34 +138,34 @@ def test_a_vector_of_another_length_does_not_end_the_job() -> None:
     assert "8 bytes are not a float32 vector of 3 numbers" in closed.report.failures[0]
 
 
-def test_a_model_that_nobody_made_counts_for_nothing() -> None:
+def test_model_without_a_reported_visit_is_ignored() -> None:
     home = Home()
     home.brings(0, [9, 0, 0], home.report("a", 1.0, status="lost", samples=0), samples=1000)
     home.brings(1, [9, 0, 0], home.report("a", 1.0), samples=1000)  # not one of that tour's devices
     closed = home.close()
     assert home.model(closed) == mean(c=96, d=32)
-    why = f"is refused, {BY} it has a model, but its site reports no visit that made it; {FORGED}"
+    why = f"is refused, {BY} it has a model, but its site reports no visit that trained it; {FORGED}"
     assert {f"site site: its tour of a {why}", f"site site: its tour of b {why}"} < set(closed.report.failures)
 
 
-def test_a_tour_weighs_what_its_reports_say_and_each_hop_once() -> None:
+def test_tour_weight_uses_reports_and_each_hop_once() -> None:
     home = Home()
-    home.brings(0, [1, 0, 0], home.report("a", 1.0), home.report("a", 1.0), samples=2**50)
+    home.brings(0, [1, 0, 0], home.report("a", 1.0), home.report("a", 1.0), samples=2**40)
     assert home.model(home.close()) == mean(**SAMPLES)
 
 
-def test_one_device_has_half_of_the_weight_at_most_and_counts_up_to_a_bound() -> None:
+def test_device_weight_is_capped_by_share_and_samples() -> None:
     home = Home()
-    home.brings(1, [2, 0, 0], home.report("b", 2.0, 2**50))
+    home.brings(1, [2, 0, 0], home.report("b", 2.0, 2**40))
     closed = home.close()
     assert home.model(closed) == mean(a=32, b=160, c=96, d=32)
     assert closed.samples["b"] == 1_000_000
     free = Home({"gate.most_share": 1.0, "gate.most_samples": 2**53 - 1})
-    free.brings(1, [2, 0, 0], free.report("b", 2.0, 2**50))
+    free.brings(1, [2, 0, 0], free.report("b", 2.0, 2**40))
     assert free.model(free.close()) == [2, 0, 0]
 
 
-def test_a_merge_that_is_not_finite_leaves_the_model_as_it_was() -> None:
+def test_non_finite_merge_keeps_previous_model() -> None:
     home = Home({"strategy": "fedavgm", "aggregator.lr": 1e9, "gate.on": False})
     for number, name in enumerate(DEVICES):
         home.brings(number, [3e38, 0, 0], home.report(name, 1.0))
@@ -175,7 +182,7 @@ def declined(home: Home, *names: str) -> None:
         home.state.arrived[DEVICES.index(name)] = msgspec.structs.replace(arrived, vectors={})
 
 
-def test_a_round_in_which_no_device_trains_has_no_result() -> None:
+def test_round_without_training_devices_has_no_result() -> None:
     home = Home()
     declined(home, *DEVICES)
     failed = home.fail()
@@ -183,13 +190,13 @@ def test_a_round_in_which_no_device_trains_has_no_result() -> None:
     assert (failed.failures, failed.failed, failed.visits) == (("4 devices (a, b, c, d): declined, too hot",), 4, {})
 
 
-def test_a_round_in_which_one_device_trains_has_a_result() -> None:
+def test_round_with_one_training_device_has_a_result() -> None:
     home = Home()
     declined(home, "a", "b", "c")
     assert home.close().report.visits == 1
 
 
-def test_a_round_whose_sites_are_all_lost_has_no_result() -> None:
+def test_round_with_all_sites_lost_has_no_result() -> None:
     home = Home()
     home.state.arrived.clear()
     home.state.given_up = dict.fromkeys(range(4), "silent for 30 s")
@@ -197,7 +204,7 @@ def test_a_round_whose_sites_are_all_lost_has_no_result() -> None:
     assert home.fail().reason == reason
 
 
-def test_a_round_whose_tours_are_all_refused_has_no_result() -> None:
+def test_round_with_all_tours_refused_has_no_result() -> None:
     home = Home()
     for number, name in enumerate(DEVICES):
         home.brings(number, [np.nan, 0, 0], home.report(name, 1.0))
@@ -206,7 +213,7 @@ def test_a_round_whose_tours_are_all_refused_has_no_result() -> None:
     assert failed.visits == dict.fromkeys(DEVICES, 1)
 
 
-def test_a_visit_that_brings_no_model_home_is_no_result() -> None:
+def test_visit_without_a_returned_model_is_not_a_result() -> None:
     home = Home()
     for number in range(4):
         home.state.arrived[number] = msgspec.structs.replace(home.state.arrived[number], vectors={})
@@ -214,13 +221,13 @@ def test_a_visit_that_brings_no_model_home_is_no_result() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["dense", "fedov", "ma-echo", "scaffold", "fedelmy-few-shot"])
-def test_strategies_with_one_round_or_a_finisher_need_a_result(strategy: str) -> None:
+def test_one_round_and_finisher_strategies_need_a_result(strategy: str) -> None:
     home = Home({"strategy": strategy, "data.test": "digits"})
     declined(home, *DEVICES)
     assert home.fail().reason.startswith("no device could train: ")
 
 
-def test_an_estimation_after_which_no_device_is_known_has_failed() -> None:
+def test_estimation_without_any_estimated_device_fails() -> None:
     home = Home({"strategy": "clusamp", "data.test": "digits"})
     home.state = msgspec.structs.replace(home.state, phase="estimate")
     declined(home, *DEVICES)
@@ -233,17 +240,17 @@ def test_an_estimation_after_which_no_device_is_known_has_failed() -> None:
     assert isinstance(found, DevicesEstimated)
 
 
-def test_a_shortened_update_is_named() -> None:
+def test_shortened_update_is_reported() -> None:
     home = Home()
     home.brings(0, [1, 0, 0], home.report("a", 1.0, reason="it was shortened"))
     assert home.close().report.failures == ("a: it was shortened",)
 
 
-def test_figures_of_refused_results_tell_what_is_usual() -> None:
+def test_metrics_of_refused_results_update_usual_bounds() -> None:
     home = Home(norms=(1e-3,))
     for number, name in enumerate(DEVICES):
-        figures = {"steps": 4.0, "rise": number + 2.0}
-        home.brings(number, [0, 0, 0], home.report(name, 8.0, 0, status="refused", metrics=figures))
+        metrics = {"steps": 4.0, "rise": number + 2.0}
+        home.brings(number, [0, 0, 0], home.report(name, 8.0, 0, status="refused", metrics=metrics))
         home.state.arrived[number] = msgspec.structs.replace(home.state.arrived[number], vectors={})
     failed = home.fail()
     assert (failed.norms, failed.rises) == ((4.0,) * 4, (3.5, math.inf))
@@ -252,16 +259,16 @@ def test_figures_of_refused_results_tell_what_is_usual() -> None:
     assert rises_of(home.state) == (3.5, math.inf)
 
 
-def test_devices_that_are_alike_leave_little_room() -> None:
+def test_similar_devices_give_tight_bounds() -> None:
     home = Home()
-    home.state.rises = usual_rise([1.0 + 0.001 * number for number in range(8)]) or msgspec.UNSET
-    bounds = bounds_beside(home.state, None, rises_of(home.state))
+    home.state.rises = usual_rise([1.0 + 0.001 * number for number in range(8)]) or None
+    bounds = peer_bounds(home.state, None, rises_of(home.state))
     assert [bounds.usual_rise, bounds.most_rise] == pytest.approx([1.0035, 1.0035 + 0.2])
-    few = bounds_beside(home.state, None, usual_rise([1.0] * 7) or (0, 0))
+    few = peer_bounds(home.state, None, usual_rise([1.0] * 7) or (0, 0))
     assert few.most_rise is None
 
 
-def test_a_device_that_is_alone_on_its_tour_is_judged_beside_the_others_when_it_is_home() -> None:
+def test_single_device_tour_is_judged_with_all_after_return() -> None:
     home = Home()
     assert all(Leg(home.state).judges_together(tour) for tour in home.state.tours)
     assert Leg(home.state).bounds(home.state.tours[0]).usual_rise >= 1e6
@@ -271,7 +278,7 @@ def test_a_device_that_is_alone_on_its_tour_is_judged_beside_the_others_when_it_
     assert Leg(home.state).bounds(together).usual_rise == 1.0
 
 
-def test_an_estimation_tells_how_far_visits_go_and_a_signature_that_was_chosen_is_not_taken() -> None:
+def test_estimation_records_norms_and_ignores_sent_signature() -> None:
     home = Home({"strategy": "clusamp", "data.test": "digits"})
     home.state = msgspec.structs.replace(home.state, phase="estimate")
     home.tours = home.state.tours = tuple(
@@ -290,7 +297,7 @@ def test_an_estimation_tells_how_far_visits_go_and_a_signature_that_was_chosen_i
 
 
 def tour_of_two(settings: dict[str, Any] | None = None) -> Home:
-    """A tour of a and b besides those of c and d."""
+    """A tour of a and b in addition to those of c and d."""
     home = Home(settings)
     together = TourPlan(0, "site", ("a", "b"), start=home.tours[0].start)
     home.tours = home.state.tours = (together, *home.tours[2:])
@@ -302,36 +309,36 @@ def test_every_visit_of_a_refused_tour_counts_as_lost() -> None:
     home = tour_of_two()
     home.brings(0, [np.nan, 0, 0], home.report("a", 1.0), msgspec.structs.replace(home.report("b", 1.0), hop=1))
     closed = home.close()
-    assert (closed.report.visits, closed.report.lost, closed.report.flagged) == (2, 2, msgspec.UNSET)
+    assert (closed.report.visits, closed.report.lost, closed.report.flagged) == (2, 2, 0)
     assert closed.report.failures[0].startswith(f"site site: its tour of a, b is refused, {BY} 1 of 3 numbers")
-    assert [(it.device, it.status) for it in closed.visited or ()] == [
+    assert [(it.device, it.status) for it in closed.visited] == [
         ("a", "refused"), ("b", "refused"), ("c", "done"), ("d", "done"),
     ]  # fmt: skip
-    assert all((it.reason or "").startswith(BY) for it in (closed.visited or ())[:2])
-    logged = [say.text for say in mishap_lines(closed, ())]
+    assert all((it.reason or "").startswith(BY) for it in closed.visited[:2])
+    logged = [report.text for report in failure_lines_of(closed, ())]
     assert logged == [f"job job round {closed.report.round}: {line}" for line in closed.report.failures]
 
 
 def test_gate_report_refuses_nothing_and_names_it() -> None:
     home, off = Home({"gate": "report"}), Home({"gate": "off"})
     for it in (home, off):
-        it.brings(1, [500, 0, 0], it.report("b", 500.0, 2**50))
+        it.brings(1, [500, 0, 0], it.report("b", 500.0, 2**40))
     closed, same = home.close(), off.close()
     assert home.model(closed) == off.model(same)
     assert (closed.report.visits, closed.report.lost, closed.report.flagged) == (4, 0, 1)
     (line,) = closed.report.failures
     assert line.startswith(f"b: would have been refused {BY} the update's norm, 500, is over the ")
     assert 'set gate = "report"' in line
-    assert [it.device for it in closed.visited or () if is_flagged(it.status, it.reason)] == ["b"]
+    assert [it.device for it in closed.visited if is_flagged(it.status, it.reason)] == ["b"]
 
 
-def test_gate_report_refuses_a_model_that_is_not_finite() -> None:
+def test_gate_report_refuses_non_finite_model() -> None:
     home = Home({"gate": "report"})
     home.brings(2, [np.nan, 0, 0], home.report("c", 3.0))
     closed = home.close()
     assert home.model(closed) == mean(a=32, b=64, d=32)
     assert closed.report.failures == (f"c: {NOT_FINITE}",)
-    assert (closed.report.lost, closed.report.flagged) == (1, msgspec.UNSET)
+    assert (closed.report.lost, closed.report.flagged) == (1, 0)
 
 
 def test_gate_report_flags_every_visit_of_a_tour() -> None:
@@ -340,3 +347,25 @@ def test_gate_report_flags_every_visit_of_a_tour() -> None:
     closed = home.close()
     assert (closed.report.visits, closed.report.lost, closed.report.flagged) == (4, 0, 2)
     assert closed.report.failures[0].startswith("site site: its tour of a, b would have been refused by the coord")
+
+
+def test_device_note_is_reported_once_for_each_device() -> None:
+    home, odd = Home(devices=("pi-1", "pi-10", "pi-2", "pi-3")), f"{DATA_NOTE}all labels are cat"
+    reported = []
+    for noting in (1,), (0, 1), (0, 1):
+        for number, tour in enumerate(home.tours):
+            reason = odd if number in noting else ""
+            home.brings(number, [number + 1, 0, 0], home.report(tour.hops[0], float(number + 1), reason=reason))
+        closed = home.close()
+        reported.append(closed.report.failures)
+        home.state.apply(closed)
+        home.state.tours = home.tours
+    assert reported == [(f"pi-10: {odd}",), (f"pi-1: {odd}",), ()]
+    assert home.state.device_notes == {"pi-10": odd, "pi-1": odd}
+
+
+def test_device_that_reports_another_note_is_reported_again() -> None:
+    home = Home()
+    home.state.device_notes = {"a": f"{DATA_NOTE}no cats"}
+    home.brings(0, [1, 0, 0], home.report("a", 1.0, reason=f"{DATA_NOTE}no dogs"))
+    assert home.close().report.failures == (f"a: {DATA_NOTE}no dogs",)

@@ -1,4 +1,4 @@
-"""Models are tested at once or afterwards, by several threads and for several jobs, with the same figures."""
+"""Models are tested at once or afterwards, by several threads and for several jobs, with the same metrics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from coordinator.job_state import JobState
 from coordinator.records import RoundClosed, RoundMeasured
 from coordinator.rounds.closing import close_round
 from coordinator.rounds.evaluation import Evaluator, MeasureRound, measure_round
 from coordinator.rounds.results import CloseRound
-from coordinator.state import JobState
 from sojourn.errors import Fault
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
@@ -28,7 +28,7 @@ from tests.sojourn.protocol.examples import kit_without_graphs
 
 
 class Leaning(Graphs):
-    """Of two classes, the second where the sample and the model point the same way."""
+    """Predict the second of two classes if the sample and the model have the same sign."""
 
     def outputs(self, vector, x):
         score = (np.asarray(x, np.float32) @ vector).astype(np.float32)
@@ -36,7 +36,7 @@ class Leaning(Graphs):
 
 
 class CountedReads(MemoryBlobs):
-    """Blobs that are counted when they are read."""
+    """Blobs that count reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class CountedReads(MemoryBlobs):
 
 
 def labelled(home: Home, seed: int, count: int = 700) -> Ref:
-    """A test set of which about half is right."""
+    """A test set of which about half is predicted correctly."""
     draw = np.random.default_rng(seed)
     x, y = draw.integers(0, 255, (count, 3)).astype(np.uint8), draw.integers(0, 2, count)
     return home.keep(pack_blob(Exemplars.of(x, y)))
@@ -60,7 +60,7 @@ def home_with_tests(seed: int = 0) -> Home:
     return home
 
 
-def test_a_model_has_the_same_figures_at_once_and_afterwards() -> None:
+def test_immediate_and_deferred_evaluation_give_equal_metrics() -> None:
     home = home_with_tests()
     evaluator = Evaluator(home.blobs, Leaning)
     at_once, later = (
@@ -69,28 +69,28 @@ def test_a_model_has_the_same_figures_at_once_and_afterwards() -> None:
     )
     assert isinstance(at_once, RoundClosed)
     assert isinstance(later, RoundClosed)
-    assert (at_once.unmeasured, later.unmeasured) == (False, True)
+    assert (at_once.evaluation_pending, later.evaluation_pending) == (False, True)
     assert 0.3 < at_once.report.accuracy < 0.7
     assert isnan(later.report.accuracy)
     assert isnan(later.report.loss)
     assert later.vectors == at_once.vectors
     home.state.apply(later)
     measured = measure_round(MeasureRound.newest(home.state), evaluator)
-    figures = at_once.report.figures
-    assert figures
-    assert {"macro_f1", "auc"} == figures.keys()
-    assert measured == RoundMeasured("job", 1, at_once.report.accuracy, at_once.report.loss, figures=figures)
+    metrics = at_once.report.metrics
+    assert metrics
+    assert {"macro_f1", "auc"} == metrics.keys()
+    assert measured == RoundMeasured("job", 1, at_once.report.accuracy, at_once.report.loss, metrics=metrics)
     home.state.apply(measured)
     assert home.state.history == [at_once.report]
 
 
-def test_what_is_not_there_cannot_be_tested() -> None:
+def test_evaluation_needs_kit_test_set_and_model() -> None:
     home = Home()  # without a test set
     with pytest.raises(Fault, match="has no kit, test set or model"):
         measure_round(MeasureRound.newest(home.state), Evaluator(home.blobs, Leaning))
 
 
-def test_a_test_set_is_read_once() -> None:
+def test_test_set_is_read_once() -> None:
     home = home_with_tests()
     blobs = CountedReads()
     blobs._blobs = home.blobs._blobs
@@ -103,7 +103,7 @@ def test_a_test_set_is_read_once() -> None:
     assert (blobs.reads.count(home.state.test.digest), blobs.reads.count(home.state.kit.digest)) == (1, 1)
 
 
-def test_several_jobs_are_tested_at_the_same_time() -> None:
+def test_several_jobs_are_evaluated_concurrently() -> None:
     home = home_with_tests()
     other = msgspec.structs.replace(home.state, name="other")
     other.kit = home.keep(pack_blob(kit_without_graphs(SPEC, InputSpec((3,)), classes=("p", "q"))))
@@ -118,16 +118,16 @@ def test_several_jobs_are_tested_at_the_same_time() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(ask, [home.state, other] * 20))
-    assert all(figures == alone[name] for name, figures, _ in found)
+    assert all(metrics == alone[name] for name, metrics, _ in found)
     assert {(name, classes) for name, _, classes in found} == {("job", ("a", "b")), ("other", ("p", "q"))}
 
 
-def test_without_a_test_set_a_model_has_no_figures_and_without_a_kit_none_is_tested() -> None:
+def test_missing_test_set_gives_nan_and_missing_kit_fails() -> None:
     home = Home()
     evaluator = Evaluator(home.blobs, Leaning)
-    accuracy, loss, figures = evaluator.evaluate(home.state, np.zeros(3, np.float32))
+    accuracy, loss, metrics = evaluator.evaluate(home.state, np.zeros(3, np.float32))
     assert isnan(accuracy)
     assert isnan(loss)
-    assert not figures
+    assert not metrics
     with pytest.raises(Fault, match="has not been compiled"):
         evaluator.kit(JobState("job", ""))

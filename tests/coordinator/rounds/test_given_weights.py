@@ -16,14 +16,13 @@ from coordinator.jobs.model import exported_model, job_model, named_tensors
 from coordinator.jobs.settings import read_job
 from coordinator.records import JobCompiled, JobSubmitted
 from coordinator.releases.making import from_job
-from coordinator.rounds.kit_cache import KitCache
-from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of
+from coordinator.rounds.preparing import KitCache, PrepareJob, prepare, recipe_of
 from coordinator.rounds.starting import StartModel
 from coordinator.state import CoordinatorState
 from sojourn.errors import JobError, ModelError
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
-from sojourn.model.predictor import Predictor
+from sojourn.model.predictions import Predictor
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.release_messages import MakeRelease
 from sojourn.protocol.spec import Kit
@@ -39,7 +38,7 @@ HEAD = ["3.*"]
 
 @cache
 def weights_file(seed: int = 7) -> str:
-    """A state dict of the small model, with other weights than the job would draw."""
+    """Return a state dict of the small model with weights that differ from the job's."""
     read = read_job(fedavg(seed=seed), "a test")
     path = Path(FOLDER.name) / f"{seed}.pth"
     torch.save(job_model(read, public_data(read).input, 10).state_dict(), path)
@@ -61,32 +60,32 @@ def same(kit: Kit, vector: np.ndarray, wanted: dict[str, np.ndarray]) -> bool:
     return tensors.keys() == wanted.keys() and all(np.array_equal(tensors[name], wanted[name]) for name in wanted)
 
 
-def test_a_file_is_where_a_job_starts() -> None:
+def test_job_starts_from_weights_file() -> None:
     _, kit, vector = made(model__start=weights_file())
     assert kit.frozen == ()
     assert same(kit, vector, given())
 
 
-def test_what_is_not_trained_is_in_the_kit_and_in_no_vector() -> None:
+def test_untrained_tensors_are_in_kit_and_not_in_vector() -> None:
     _, kit, vector = made(model__start=weights_file(), model__trains=HEAD)
     assert [each.name for each in kit.model.tensors] == ["3.weight", "3.bias"]
     assert [each.name for each in kit.frozen] == ["1.weight", "1.bias"]
     assert same(kit, vector, given())
 
 
-def test_a_new_head_is_drawn_from_the_jobs_seed() -> None:
+def test_new_head_is_drawn_from_job_seed() -> None:
     _, kit, vector = made(model__start=weights_file(), model__new_head=True)
     drawn = named_tensors(*made()[1:])
     old = given()
     assert same(kit, vector, {**old, "3.weight": drawn["3.weight"], "3.bias": drawn["3.bias"]})
 
 
-def test_a_file_that_does_not_fit_is_an_error_at_once() -> None:
+def test_unsuitable_weights_file_fails_at_once() -> None:
     with pytest.raises(ModelError, match=r"7.pth does not fit the model: 3 of another shape or type \(1.weight is"):
         made(model__start=weights_file(), model__options__hidden=[9])
 
 
-def test_a_file_with_other_content_is_another_recipe() -> None:
+def test_changed_weights_file_changes_the_recipe() -> None:
     def recipe(**changes: Any) -> str:
         read = read_job(fedavg(**changes), "a test")
         return recipe_of(read, public_data(read))
@@ -107,7 +106,7 @@ def earlier(**changes: Any) -> StartModel:
     return StartModel("round 1 of job 'a'", compiled.kit, there(compiled.initial))
 
 
-def test_an_earlier_job_gives_its_weights_to_one_that_trains_a_part() -> None:
+def test_partly_trained_job_starts_from_earlier_job() -> None:
     start = earlier(model__start=weights_file())
     compiled, kit, vector = made(start, model__start="job:a", model__trains=HEAD)
     assert [each.name for each in kit.frozen] == ["1.weight", "1.bias"]
@@ -115,7 +114,7 @@ def test_an_earlier_job_gives_its_weights_to_one_that_trains_a_part() -> None:
     assert compiled.recipe == ""
 
 
-def test_a_job_that_trained_a_part_gives_all_of_it_to_the_next() -> None:
+def test_partly_trained_job_passes_on_all_its_weights() -> None:
     start = earlier(model__start=weights_file(), model__trains=HEAD)
     _, kit, vector = made(start, model__start="job:a", model__trains=["*"])
     assert same(kit, vector, given())
@@ -126,7 +125,7 @@ def test_a_job_that_trained_a_part_gives_all_of_it_to_the_next() -> None:
         made(start, model__start="job:a")
 
 
-def test_an_exported_model_is_one_to_start_from(tmp_path: Path) -> None:
+def test_exported_model_can_be_a_start(tmp_path: Path) -> None:
     for trains in (None, HEAD):
         _, kit, vector = made(model__start=weights_file(), model__trains=trains)
         path = tmp_path / "it.onnx"
@@ -136,7 +135,7 @@ def test_an_exported_model_is_one_to_start_from(tmp_path: Path) -> None:
         assert np.isfinite(Predictor(path.read_bytes()).logits(x)).all()
 
 
-def test_a_release_is_compared_with_torch_though_the_file_is_gone(tmp_path: Path) -> None:
+def test_release_matches_torch_without_the_weights_file(tmp_path: Path) -> None:
     path = tmp_path / "it.pth"
     path.write_bytes(Path(weights_file()).read_bytes())
     about = {"model__source": "a shop's photos", "model__licence": "CC-BY-4.0"}

@@ -1,4 +1,4 @@
-"""Kits that were compiled before are taken from the cache, and a cache in any state costs no more than compiling."""
+"""Compiled kits are taken from the cache, and a damaged cache only causes compiling."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 
 from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import read_job
-from coordinator.rounds import kit_cache, preparing
-from coordinator.rounds.kit_cache import KitCache
-from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of
+from coordinator.rounds import preparing
+from coordinator.rounds.preparing import KitCache, PrepareJob, prepare, recipe_of
 from sojourn.errors import Fault
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -25,7 +24,7 @@ KIT = kit_without_graphs(ModelSpec((TensorSpec("w", (3,)),)), InputSpec((3,)))
 JOB = 'name = "a"\nstrategy = "fedavg"\nrounds = 1\nseed = {seed}\ndata.test = "digits"\n'
 
 
-def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
+def test_stored_kit_is_found(tmp_path: Path) -> None:
     kit, initial = KIT, np.arange(3, dtype=np.float32)
     KitCache(tmp_path / "a").keep("recipe", kit, initial)
     found = KitCache(tmp_path / "a").find("recipe")
@@ -38,28 +37,28 @@ def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:50] + b"x" + data[51:]]
 )
-def test_a_damaged_kit_is_no_kit(tmp_path: Path, damage: object) -> None:
+def test_damaged_kit_is_ignored(tmp_path: Path, damage: object) -> None:
     KitCache(tmp_path).keep("recipe", KIT, np.zeros(3, np.float32))
     path = tmp_path / "recipe"
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     assert KitCache(tmp_path).find("recipe") is None
 
 
-def test_a_folder_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
+def test_unwritable_folder_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     there = KitCache(tmp_path / "file" / "kits")
     there.keep("recipe", KIT, np.zeros(3, np.float32))
     assert there.find("recipe") is None
 
 
-def test_the_cache_holds_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kit_cache, "MOST", 2)
+def test_cache_size_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "MAX_KITS", 2)
     for number in range(4):
         KitCache(tmp_path).keep(f"recipe-{number}", KIT, np.zeros(3, np.float32))
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_job_is_compiled_once_for_all_simulations_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_compiles_once_for_all_simulations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = kit_of_jobs(), initial_model()
     monkeypatch.setattr(preparing, "_compiled", lambda *_: compiled)
     first = prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs(), KitCache(tmp_path))
@@ -75,13 +74,13 @@ def test_a_job_is_compiled_once_for_all_simulations_of_it(tmp_path: Path, monkey
         prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs())
 
 
-def test_other_code_is_another_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_code_changes_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     job = read_job(JOB.format(seed=1), "a")
     before = recipe_of(job, public_data(job))
     monkeypatch.setattr(preparing, "_sources", lambda: b"changed")
     assert recipe_of(job, public_data(job)) != before
 
 
-def test_the_code_of_a_recipe_is_the_compilers_and_the_models() -> None:
+def test_recipe_covers_compiler_and_model_code() -> None:
     names = {f"{file.parent.name}/{file.name}" for file in preparing._source_files()}
     assert {"compiling/__init__.py", "models/__init__.py"} < names

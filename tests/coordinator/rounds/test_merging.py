@@ -12,61 +12,61 @@ def vector(*numbers):
     return np.array(numbers, np.float32)
 
 
-def told(stand):
+def reported(stand):
     return {name: value.tolist() for name, value in stand.vectors.items()}
 
 
-def test_without_slots_the_results_are_merged_at_once():
+def test_results_without_slots_merge_at_once():
     results = [TourResult(vector(1, 2), 1), TourResult(vector(4, 8), 2)]
     stand = next_vectors(MEAN, JobVectors({"model": vector(0, 0)}), results, 2, due=True)
-    assert told(stand) == {"model": [3, 6]}
+    assert reported(stand) == {"model": [3, 6]}
     assert stand.slots == {}
 
 
-def test_slots_keep_their_models_and_samples_and_the_mean_is_what_is_evaluated():
+def test_slots_keep_models_and_samples_and_mean_is_evaluated():
     stand = JobVectors({"model": vector(0, 0)})
     stand = next_vectors(
         MEAN, stand, [TourResult(vector(2, 2), 10, "slot-0"), TourResult(vector(8, 8), 30, "slot-1")], 4, due=False
     )
     assert stand.slots == {"slot-0": 10, "slot-1": 30}
-    assert told(stand) == {"anchor": [0, 0], "slot-0": [2, 2], "slot-1": [8, 8], "model": [6.5, 6.5]}
+    assert reported(stand) == {"anchor": [0, 0], "slot-0": [2, 2], "slot-1": [8, 8], "model": [6.5, 6.5]}
     stand = next_vectors(MEAN, stand, [TourResult(vector(4, 0), 20, "slot-0")], 4, due=False)
     assert stand.slots == {"slot-0": 30, "slot-1": 30}
-    assert told(stand) == {"anchor": [0, 0], "slot-0": [4, 0], "slot-1": [8, 8], "model": [6, 4]}
+    assert reported(stand) == {"anchor": [0, 0], "slot-0": [4, 0], "slot-1": [8, 8], "model": [6, 4]}
     stand = next_vectors(MEAN, stand, [TourResult(vector(1, 1), 30, "slot-1")], 4, due=True)
-    assert told(stand) == {"model": [2, pytest.approx(2 / 3)]}
+    assert reported(stand) == {"model": [2, pytest.approx(2 / 3)]}
     assert stand.slots == {}
 
 
-def test_a_round_that_lost_every_tour_leaves_slots_models_and_samples():
+def test_round_without_tours_keeps_slots_models_and_samples():
     before = next_vectors(MEAN, JobVectors({"model": vector(0)}), [TourResult(vector(2), 5, "slot-0")], 2, due=False)
     after = next_vectors(MEAN, before, [], 2, due=False)
-    assert (told(after), after.slots) == (told(before), before.slots)
+    assert (reported(after), after.slots) == (reported(before), before.slots)
 
 
-def test_a_cycle_in_which_nothing_came_home_leaves_the_model():
+def test_cycle_without_results_keeps_the_model():
     lost = next_vectors(MEAN, JobVectors({"model": vector(3)}), [], 2, due=False)
-    assert told(lost) == {"anchor": [3], "model": [3]}
-    assert told(next_vectors(MEAN, lost, [], 2, due=True)) == {"model": [3]}
+    assert reported(lost) == {"anchor": [3], "model": [3]}
+    assert reported(next_vectors(MEAN, lost, [], 2, due=True)) == {"model": [3]}
 
 
-def test_a_slot_that_came_late_merges_with_what_it_has_seen():
+def test_late_slot_merges_with_its_samples():
     stand = next_vectors(MEAN, JobVectors({"model": vector(0)}), [TourResult(vector(2), 1, "slot-0")], 2, due=False)
     stand = next_vectors(MEAN, stand, [TourResult(vector(4), 3, "slot-2")], 2, due=True)
-    assert told(stand) == {"model": [3.5]}
+    assert reported(stand) == {"model": [3.5]}
 
 
-def test_the_aggregator_sees_the_model_of_the_last_merge_not_the_mean_in_between():
+def test_aggregator_gets_model_of_last_merge():
     momentum = Strategy(arranger=SingleArranger(), aggregator=AvgM(momentum=0.5, lr=1.0))
     stand = next_vectors(momentum, JobVectors({"model": vector(1)}), [TourResult(vector(3), 1, "slot-0")], 1, due=False)
-    assert told(stand)["model"] == [3]
+    assert reported(stand)["model"] == [3]
     stand = next_vectors(momentum, stand, [TourResult(vector(5), 1, "slot-0")], 1, due=True)
-    assert told(stand) == {"model": [5], "momentum": [4]}
+    assert reported(stand) == {"model": [5], "momentum": [4]}
     stand = next_vectors(momentum, stand, [TourResult(vector(5), 1)], 1, due=True)
-    assert told(stand) == {"model": [7], "momentum": [2]}
+    assert reported(stand) == {"model": [7], "momentum": [2]}
 
 
-def test_slots_merge_in_the_order_of_their_numbers():
+def test_slots_merge_in_numerical_order():
     uniform = Strategy(arranger=SingleArranger(), aggregator=UniformMean())
     numbers = [1e8, 1.0, -1e8, 3.0, 7.0, 1e-3, 2.5, -4.0, 0.1, 11.0, 1e7]
     results = [TourResult(vector(x), 1, f"slot-{n}") for n, x in enumerate(numbers)]
@@ -74,16 +74,16 @@ def test_slots_merge_in_the_order_of_their_numbers():
     ends = [
         next_vectors(uniform, JobVectors({"model": vector(0)}), given, 11, due=True) for given in (results, shuffled)
     ]
-    assert told(ends[0]) == told(ends[1])
+    assert reported(ends[0]) == reported(ends[1])
 
 
-def test_what_devices_return_adds_up_until_the_merge():
+def test_returned_extras_add_up_until_the_merge():
     scaffold = Strategy(arranger=SingleArranger(), objective=Scaffold(), aggregator=ScaffoldServer())
     stand = JobVectors({"model": vector(0), "control": vector(0)})
     one = TourResult(vector(1), 1, "slot-0", {"control_delta": vector(2)})
     two = TourResult(vector(3), 1, "slot-1", {"control_delta": vector(4)})
     stand = next_vectors(scaffold, stand, [one, two], 4, due=False)
-    assert told(stand) == {
+    assert reported(stand) == {
         "model": [2],
         "anchor": [0],
         "slot-0": [1],
@@ -92,15 +92,15 @@ def test_what_devices_return_adds_up_until_the_merge():
         "sum-control_delta": [6],
     }
     stand = next_vectors(scaffold, stand, [one], 4, due=True)
-    assert told(stand) == {"model": [2], "control": [2]}
+    assert reported(stand) == {"model": [2], "control": [2]}
 
 
-def test_a_model_without_a_slot_forces_the_merge():
+def test_model_without_a_slot_forces_a_merge():
     stand = next_vectors(MEAN, JobVectors({"model": vector(0)}), [TourResult(vector(2), 1)], 1, due=False)
-    assert told(stand) == {"model": [2]}
+    assert reported(stand) == {"model": [2]}
 
 
-def test_tours_depart_from_their_slot_else_from_the_last_merge():
+def test_tours_start_from_their_slot_or_the_last_merge():
     assert departs_from(None, {"model": 1}) == "model"
     assert departs_from("slot-1", {"model": 1}) == "model"
     assert departs_from("slot-1", {"model": 1, "anchor": 1, "slot-0": 1}) == "anchor"

@@ -1,13 +1,13 @@
-"""Whatever a strategy asks of devices is among what is signed for its job: or else they would decline it."""
+"""A job's mandate covers all tasks of its strategy, otherwise devices would decline them."""
 
 from __future__ import annotations
 
 import pytest
 
+from coordinator.job_state import JobState
 from coordinator.jobs.settings import read_job
 from coordinator.records import TourPlan
 from coordinator.rounds.orders import all_tasks, task_of
-from coordinator.state import JobState
 from coordinator.strategies import STRATEGIES
 from sojourn.parts import NoEstimator
 from sojourn.protocol.wire import RoundReport
@@ -15,7 +15,7 @@ from tests.fleet_sim.small_fleet import job
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_every_task_of_a_strategy_is_signed_with_its_job(strategy: str) -> None:
+def test_mandate_covers_every_task_of_a_strategy(strategy: str) -> None:
     text = job(strategy=strategy, rounds=None)
     signed = all_tasks(read_job(text, "job"))
     tour = TourPlan(0, "site", ("a",))
@@ -24,5 +24,5 @@ def test_every_task_of_a_strategy_is_signed_with_its_job(strategy: str) -> None:
         for history in ([], [report]):
             state = JobState("job", text, phase=phase, tours=(tour,), history=list(history))
             task = task_of(state, tour)
-            assert task in signed or isinstance(task.estimator, NoEstimator)  # nobody is asked for nothing
+            assert task in signed or isinstance(task.estimator, NoEstimator)  # a task without an estimator is not sent
     assert len(signed) <= 4  # of metafed, one for each of its phases

@@ -1,4 +1,4 @@
-"""Kits that earlier jobs compiled are used again, as long as nothing that they depend on has changed."""
+"""Kits of earlier jobs are reused as long as nothing that they depend on has changed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import read_job
 from coordinator.records import JobSubmitted
 from coordinator.rounds import preparing
-from coordinator.rounds.kit_cache import KitCache
-from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of, recipes
+from coordinator.rounds.preparing import KitCache, PrepareJob, prepare, recipe_of, recipes
 from coordinator.rounds.starting import StartModel, started
 from coordinator.state import CoordinatorState
 from sojourn.errors import DataError, JobError
@@ -38,7 +37,7 @@ def recipe(**changes: Any) -> str:
 
 @pytest.fixture(scope="module")
 def first() -> tuple[CoordinatorState, MemoryBlobs]:
-    """A coordinator that has compiled one job."""
+    """Return a coordinator that has compiled one job."""
     blobs, state = MemoryBlobs(), CoordinatorState()
     compiled = prepare(PrepareJob("job", job()), blobs, KitCache())
     state.apply(JobSubmitted("job", job(), "ticket"))
@@ -46,7 +45,7 @@ def first() -> tuple[CoordinatorState, MemoryBlobs]:
     return state, blobs
 
 
-def test_another_strategy_on_the_same_model_compiles_nothing(first, monkeypatch) -> None:
+def test_other_strategy_for_same_model_reuses_the_kit(first, monkeypatch) -> None:
     state, blobs = first
     spec = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit).model
     monkeypatch.setattr(preparing, "_compiled", lambda *_: pytest.fail("compiled again"))
@@ -56,7 +55,7 @@ def test_another_strategy_on_the_same_model_compiles_nothing(first, monkeypatch)
     assert not vectors.load(blobs, again.vectors["control"], spec).any()
 
 
-def test_the_first_model_outlives_the_rounds(first) -> None:
+def test_first_model_outlives_the_rounds(first) -> None:
     state, _ = first
     assert state.jobs["job"].initial.digest in state.jobs["job"].live()
 
@@ -72,16 +71,16 @@ def test_the_first_model_outlives_the_rounds(first) -> None:
     ],
     ids=str,
 )
-def test_what_a_kit_depends_on_makes_another(change) -> None:
+def test_kit_inputs_change_the_recipe(change) -> None:
     assert recipe(**change) != recipe()
 
 
 @pytest.mark.parametrize("change", [{"strategy": "fedcat"}, {"rounds": 9}, {"training__lr": 0.7}, {"encoding": "int8"}])
-def test_what_it_does_not_depend_on_makes_none(change) -> None:
+def test_unrelated_settings_keep_the_recipe(change) -> None:
     assert recipe(**change) == recipe() != ""
 
 
-def test_the_code_that_compiles_is_part_of_it(tmp_path, monkeypatch) -> None:
+def test_recipe_includes_compiler_code(tmp_path, monkeypatch) -> None:
     for folder in ("compiling", "models"):
         shutil.copytree(Path(coordinator.__file__).parent / folder, tmp_path / folder)
     monkeypatch.setattr(preparing, "__file__", str(tmp_path / "rounds" / "preparing.py"))
@@ -92,17 +91,17 @@ def test_the_code_that_compiles_is_part_of_it(tmp_path, monkeypatch) -> None:
     assert preparing._sources.__wrapped__() != same
 
 
-def test_a_model_of_ones_own_is_always_compiled() -> None:
+def test_custom_model_is_always_compiled() -> None:
     assert recipe(model__name="package.module:Class") == ""
 
 
-def test_a_kit_that_is_gone_or_spoilt_is_compiled_again(first, monkeypatch) -> None:
+def test_missing_or_damaged_kit_is_compiled_again(first, monkeypatch) -> None:
     state, blobs = first
     known = recipes(state)
     kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
     made: list[str] = []
 
-    def compiled(read, data, say, earlier) -> tuple[Kit, np.ndarray]:
+    def compiled(read, data, report, earlier) -> tuple[Kit, np.ndarray]:
         made.append(read.name)
         return kit, np.zeros(kit.model.size, np.float32)
 
@@ -113,43 +112,45 @@ def test_a_kit_that_is_gone_or_spoilt_is_compiled_again(first, monkeypatch) -> N
     assert made == ["second", "third"]
 
 
-def test_with_a_known_kit_torch_is_not_even_loaded() -> None:
+def test_known_kit_needs_no_torch() -> None:
     code = "import sys, coordinator.rounds.preparing; print({'torch', 'onnx', 'onnxscript'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-def test_to_export_a_model_torch_is_not_loaded() -> None:
-    modules = "coordinator.compiling.baking, coordinator.models.exported_file"
+def test_model_export_needs_no_torch() -> None:
+    modules = "coordinator.compiling.prediction_model, coordinator.models.exported_file"
     code = f"import sys, {modules}; print('onnx' in sys.modules, 'torch' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told == "True False\n"
+    reported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert reported == "True False\n"
 
 
-def test_a_test_set_that_is_a_single_array_is_said_so(tmp_path) -> None:
+def test_single_array_test_set_is_rejected_with_reason(tmp_path) -> None:
     path = tmp_path / "test.npz"
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
-    with pytest.raises(DataError, match="is a single array; an NPZ with arrays x and y is needed"):
+    with pytest.raises(DataError, match="is a single array; an NPZ file with arrays x and y is required"):
         public_data(read_job(job(data__test=str(path)), "job"))
 
 
-def test_a_test_set_that_is_missing_or_lacks_an_array_is_said_so(tmp_path) -> None:
+def test_missing_test_set_or_array_is_reported(tmp_path) -> None:
     path = tmp_path / "test.npz"
-    with pytest.raises(DataError, match="there is no such file on the coordinator's machine"):
+    with pytest.raises(DataError, match="the coordinator's machine has no such file"):
         public_data(read_job(job(data__test=str(path)), "job"))
     np.savez(path, x=np.zeros((3, 2)), labels=np.zeros(3))
-    with pytest.raises(DataError, match="has no array 'y', only x, labels; an NPZ with arrays x and y is needed"):
+    with pytest.raises(
+        DataError, match=r"has no array 'y' .found: x, labels.; an NPZ file with arrays x and y is required"
+    ):
         public_data(read_job(job(data__test=str(path)), "job"))
 
 
 def start(state, blobs, number: int) -> StartModel:
-    """A start from what a job has after so many rounds of training: here, noise."""
+    """Return a start from the model of a job after N rounds, here noise."""
     kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
     model = np.random.default_rng(number).standard_normal(kit.model.size).astype(np.float32)
     return StartModel("round 3 of job 'job'", state.jobs["job"].kit, vectors.save(blobs, model, "float32", kit.model))
 
 
-def test_a_job_starts_from_an_earlier_ones_model_with_the_same_kit(first, monkeypatch) -> None:
+def test_job_starts_from_earlier_model_with_same_kit(first, monkeypatch) -> None:
     state, blobs = first
     monkeypatch.setattr(preparing, "_compiled", lambda *_: pytest.fail("compiled again"))
     begin = start(state, blobs, 3)
@@ -157,11 +158,11 @@ def test_a_job_starts_from_an_earlier_ones_model_with_the_same_kit(first, monkey
     made = prepare(PrepareJob("second", text, recipes(state), begin), blobs)
     assert made.kit == state.jobs["job"].kit
     assert made.vectors["model"].digest == there(made.initial).digest == begin.model.digest
-    assert made.handout["model"].encoding == "float16"
-    assert made.recipe == ""  # whoever has the same recipe begins with a new model
+    assert made.wire_vectors["model"].encoding == "float16"
+    assert made.recipe == ""  # a job with the same recipe begins with a new model
 
 
-def test_a_model_of_another_form_is_refused_with_what_differs(first) -> None:
+def test_model_of_another_shape_is_rejected_with_differences(first) -> None:
     state, blobs = first
     kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
     begin = start(state, blobs, 3)
@@ -172,14 +173,14 @@ def test_a_model_of_another_form_is_refused_with_what_differs(first) -> None:
         ((weight,), "it has 4 tensors, and this one 1"),
     ):
         other = msgspec.structs.replace(kit, model=ModelSpec(tensors))
-        with pytest.raises(JobError, match=f"round 3 of job 'job' does not fit this job's model: {words}. Give this"):
+        with pytest.raises(JobError, match=f"round 3 of job 'job' does not fit this job's model: {words}. Use"):
             started(begin, other, blobs)
     gone = msgspec.structs.replace(begin, model=ref_of(b"gone", "float32"))
     with pytest.raises(JobError, match="cannot be read from the disk"):
         prepare(PrepareJob("second", job("second", model__start="job:job"), recipes(state), gone), blobs)
 
 
-def test_other_classes_of_the_same_number_do_not_fit(first) -> None:
+def test_different_classes_of_equal_count_do_not_fit(first) -> None:
     state, blobs = first
     kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
     begin = start(state, blobs, 3)

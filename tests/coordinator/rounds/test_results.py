@@ -1,12 +1,12 @@
-"""What a site says of a tour counts as far as it is of that tour."""
+"""A site's reports count only as far as they belong to their tour."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from coordinator.job_state import JobState
 from coordinator.records import TourPlan
 from coordinator.rounds.results import REPORT_BYTES, reports_of
-from coordinator.state import JobState
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import TourId, VisitReport
@@ -28,18 +28,18 @@ def read(data: bytes) -> list[VisitReport]:
     return reports_of(JobState("job", text(), tours=(TOUR,), arrived=arrived), TOUR, blobs)
 
 
-def test_reports_of_the_tours_own_devices_and_hops_count() -> None:
+def test_reports_of_tour_devices_and_hops_count() -> None:
     good = [report("a", 0, "lost", 0), report("c", 0), report("b", 1)]
     assert read(pack_blob(good)) == good
 
 
-def test_others_do_not() -> None:
+def test_foreign_reports_are_ignored() -> None:
     good = report("a", 0)
     others = [report("elsewhere", 1), report("b", 2), report("a", 2_500_000), report("a", 0, samples=1 << 40)]
     assert read(pack_blob([good, *others])) == [good]
 
 
-def test_a_blob_that_is_none_or_too_large_is_one_refused_visit() -> None:
+def test_invalid_or_oversized_blob_is_one_refused_visit() -> None:
     for data in (b"\x91" * 5000, b"\xc1", pack_blob([1]), bytes(REPORT_BYTES + 1)):
         (found,) = read(data)
         assert (found.device, found.status, found.samples) == ("a", "refused", 0)

@@ -36,12 +36,12 @@ def moment(number=1, since_merge=0, sets=5, seed=7, *, last=False):
         ("linear", 0.0, 3, [3, 3, 3, 3, 3]),
     ],
 )
-def test_the_groups_of_fedgsp_grow_as_its_table_says(growth, alpha, beta, expected):
+def test_fedgsp_groups_grow_as_in_its_table(growth, alpha, beta, expected):
     stp = SequentialToParallel(growth=growth, alpha=alpha, beta=beta)
     assert [groups(stp, number) for number in range(1, 6)] == expected
 
 
-def test_a_count_that_floats_miss_by_a_hair_is_what_a_person_counts():
+def test_group_count_ignores_float_rounding_errors():
     stp = SequentialToParallel(growth="linear", alpha=0.1, beta=1)
     assert [groups(stp, number) for number in (10, 11, 21)] == [1, 2, 3]
 
@@ -54,23 +54,23 @@ def test_groups_never_outnumber_devices_and_do_not_overflow():
 
 
 @pytest.mark.parametrize(("sets", "expected"), [(10, 3), (5, 2), (1, 1), (3, 1), (52, 16)])
-def test_a_share_kappa_of_the_groups_trains_rounded_half_up(sets, expected):
+def test_share_kappa_of_groups_trains_rounded_half_up(sets, expected):
     made = [ClientSet("site", (f"d{n}",)) for n in range(sets)]
     assert len(depart(SequentialToParallel(kappa=0.3), made, moment(sets=sets))) == expected
 
 
 @pytest.mark.parametrize(("fraction", "sets", "expected"), [(0.2, 45, 9), (0.29, 100, 29), (0.2, 4, 1), (1.0, 7, 7)])
-def test_a_fraction_of_the_superclients_trains_rounded_down(fraction, sets, expected):
+def test_fraction_of_superclients_trains_rounded_down(fraction, sets, expected):
     made = [ClientSet("site", (f"d{n}",)) for n in range(sets)]
     going = depart(EveryRound(fraction=fraction), made, moment(sets=sets))
     assert len({each.set for each in going}) == len(going) == expected
 
 
-def test_every_round_departs_from_the_global_model_as_arranged():
+def test_every_round_starts_from_global_model_as_arranged():
     assert depart(EveryRound(), SETS, moment()) == [Departure(each) for each in SETS]
 
 
-def test_shuffling_keeps_the_devices_and_differs_between_sets_and_rounds():
+def test_shuffling_keeps_devices_and_varies_by_set_and_round():
     going = depart(EveryRound(order="shuffled"), SETS, moment())
     assert [sorted(each.set.devices) for each in going] == [sorted(each.devices) for each in SETS]
     orders = {tuple(SETS[n].devices.index(d) for d in each.set.devices) for n, each in enumerate(going)}
@@ -79,31 +79,31 @@ def test_shuffling_keeps_the_devices_and_differs_between_sets_and_rounds():
     assert going == depart(EveryRound(order="shuffled"), SETS, moment())
 
 
-def test_passes_repeat_the_tour_in_its_order():
+def test_passes_repeat_the_tour_in_order():
     (first, *_) = depart(EveryRound(passes=3), SETS, moment())
     assert first.set.devices == SETS[0].devices * 3
 
 
-def test_slot_i_gets_the_ith_set_that_was_drawn():
+def test_slots_get_sets_in_drawing_order():
     going = depart(Slots(fraction=0.6), SETS, moment(seed=3))
     assert [each.slot for each in going] == ["slot-0", "slot-1", "slot-2"]
     assert len({each.set for each in going}) == 3
     assert [each.set for each in going] != [each.set for each in depart(Slots(fraction=0.6), SETS, moment(seed=4))]
 
 
-def test_a_slot_meets_other_sets_even_when_all_train():
+def test_slot_gets_different_sets_even_if_all_train():
     met = [[each.set for each in depart(Slots(), SETS, moment(seed=seed))] for seed in range(6)]
     assert all(sorted(each.devices for each in one) == sorted(each.devices for each in SETS) for one in met)
     assert len({one[0] for one in met}) > 1
 
 
-def test_copy_i_goes_to_device_i_plus_j_in_round_j_of_the_cycle():
+def test_rotation_sends_copy_i_to_device_i_plus_j_in_round_j():
     for j in range(7):
         going = depart(Slots(rotate=True), SETS, moment(since_merge=j))
         assert [(each.slot, each.set) for each in going] == [(f"slot-{i}", SETS[(i + j) % 5]) for i in range(5)]
 
 
-def test_slots_merge_after_as_many_rounds_as_there_are_sets_or_as_told_and_at_the_end():
+def test_slots_merge_after_a_cycle_or_as_set_and_at_the_end():
     assert [merges(Slots(), moment(since_merge=since)) for since in range(5)] == [False] * 4 + [True]
     assert [merges(Slots(merge_every=2), moment(since_merge=since)) for since in (0, 1)] == [False, True]
     assert merges(Slots(merge_every=1), moment())
@@ -111,12 +111,12 @@ def test_slots_merge_after_as_many_rounds_as_there_are_sets_or_as_told_and_at_th
     assert not merges(Slots(), moment(since_merge=1, last=True))
 
 
-def test_everything_else_merges_after_each_round():
+def test_other_schedules_merge_after_each_round():
     for schedule in (EveryRound(), SequentialToParallel(), Ring(), OneShot(), EdgeCloud()):
         assert merges(schedule, moment())
 
 
-def test_a_ring_goes_through_all_sets_leg_after_leg():
+def test_ring_visits_all_sets_leg_after_leg():
     assert depart(Ring(), SETS, moment()) == [Departure(each, leg=n) for n, each in enumerate(SETS)]
 
 
@@ -133,16 +133,16 @@ def test_a_ring_goes_through_all_sets_leg_after_leg():
         (EdgeCloud(rearrange_every=3), [True, False, False] * 2),
     ],
 )
-def test_when_devices_are_arranged_anew(schedule, expected):
+def test_rearrangement_rounds_follow_the_schedule(schedule, expected):
     assert [rearranges(schedule, number) for number in range(1, 7)] == expected
 
 
-def test_rings_and_one_shots_say_how_many_rounds_they_have():
+def test_rings_and_one_shots_have_fixed_round_counts():
     assert (fixed_rounds(Ring(trips=3)), fixed_rounds(OneShot()), fixed_rounds(EveryRound())) == (3, 1, None)
 
 
 class EveryOther(msgspec.Struct):
-    """A schedule of one's own: every other set, and a merge every `cycle` rounds."""
+    """A custom schedule: every other set, and a merge every `cycle` rounds."""
 
     cycle: int = 2
 
@@ -156,19 +156,19 @@ class EveryOther(msgspec.Struct):
         return math.ceil(devices / number)
 
 
-def test_a_schedule_of_ones_own_is_asked():
+def test_custom_schedule_is_used():
     own = OwnSchedule(part=f"{__name__}:EveryOther", settings={"cycle": 3})
     assert [each.set for each in depart(own, SETS, moment(2))] == SETS[::2]
     assert [merges(own, moment(since_merge=n)) for n in range(3)] == [False, False, True]
     assert (sets_asked_for(own, 3, 10), rearranges(own, 5)) == (4, True)
 
 
-def test_a_schedule_that_is_not_there_is_said_so():
+def test_missing_custom_schedule_is_reported():
     with pytest.raises(ConfigError, match="nowhere:Nothing is not installed here"):
         depart(OwnSchedule(part="nowhere:Nothing"), SETS, moment())
 
 
-def test_a_ring_with_phases_has_every_device_alone_before_and_after_its_trips() -> None:
+def test_phased_ring_trains_devices_alone_before_and_after_trips() -> None:
     ring = PhasedRing(trips=2)
     assert fixed_rounds(ring) == 4
     alone = [(each.set.site, each.set.devices, each.leg) for each in depart(ring, SETS, moment(1))]
@@ -180,7 +180,7 @@ def test_a_ring_with_phases_has_every_device_alone_before_and_after_its_trips() 
     assert all(merges(ring, moment(number)) for number in (1, 2, 4))
 
 
-def test_a_device_that_stands_in_two_sets_is_alone_once() -> None:
+def test_device_in_two_sets_trains_alone_once() -> None:
     twice = [*SETS[:1], ClientSet("site-9", SETS[0].devices[:2])]
     assert [each.set.devices for each in depart(PhasedRing(trips=1), twice, moment(1))] == [
         (device,) for device in SETS[0].devices

@@ -1,12 +1,11 @@
-"""The mean of the last merges is what is tested; the newest one is what goes on."""
+"""The mean of the last merges is tested; training continues from the newest one."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from coordinator.rounds.merging import JobVectors, TourResult, departs_from, next_vectors
-from coordinator.rounds.trailing_mean import at_front, with_trailing_mean
+from coordinator.rounds.merging import JobVectors, TourResult, at_front, departs_from, next_vectors, with_trailing_mean
 from coordinator.strategies import Strategy
 from sojourn.parts import AvgM, RandomArranger, UniformMean
 
@@ -14,7 +13,7 @@ START = {"model": np.zeros(2, np.float32)}
 
 
 def course(merges: Sequence[Sequence[float]], window: int) -> list[dict[str, list[float]]]:
-    """The job's vectors after each round; a round without numbers brought nothing home."""
+    """Yield the job's vectors after each round; an empty round has no result."""
     strategy = Strategy(arranger=RandomArranger(), aggregator=UniformMean(window=window))
     now, found = JobVectors(START), []
     for number, merge in enumerate(merges, 1):
@@ -25,11 +24,11 @@ def course(merges: Sequence[Sequence[float]], window: int) -> list[dict[str, lis
     return found
 
 
-def test_a_window_of_one_is_the_merge_itself():
+def test_window_of_one_equals_the_merge():
     assert course([[1, 2], [3, 4]], 1) == [{"model": [1, 2]}, {"model": [3, 4]}]
 
 
-def test_the_mean_grows_to_a_quarter_of_the_rounds_and_no_further_than_the_window():
+def test_mean_covers_a_quarter_of_rounds_up_to_the_window():
     merges = [[float(number), 0.0] for number in range(1, 17)]
     models = [each["model"][0] for each in course(merges, 3)]
     assert models[:7] == [1, 2, 3, 4, 5, 6, 7]  # one of one
@@ -38,24 +37,24 @@ def test_the_mean_grows_to_a_quarter_of_the_rounds_and_no_further_than_the_windo
     assert models[15] == pytest.approx(models[14] + (16 - models[14]) / 3)  # a quarter would be four
 
 
-def test_tours_depart_from_the_newest_merge():
+def test_tours_start_from_the_newest_merge():
     after = course([[1, 0]] * 7 + [[3, 0]], 5)[-1]
     assert after == {"model": [2, 0], "front": [3, 0]}
     assert departs_from(None, after) == "front"
     assert departs_from(None, {"model": 1, "anchor": 1, "front": 1}) == "anchor"
 
 
-def test_a_round_without_models_changes_nothing():
+def test_round_without_models_changes_nothing():
     assert course([[1, 0], [], [], [3, 0]], 2)[1:3] == [{"model": [1, 0], "front": [1, 0]}] * 2
 
 
-def test_the_first_merge_is_its_own_mean_however_late_it_comes():
+def test_late_first_merge_equals_its_own_mean():
     assert course([[], [], [], [6, 2]], 5)[-1] == {"model": [6, 2], "front": [6, 2]}
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_the_course_of_training_is_the_same_with_any_window(window: int):
-    """Momentum is that of the newest merges, not of their mean."""
+def test_window_does_not_change_training(window: int):
+    """Momentum uses the newest merges, not their mean."""
     strategy = Strategy(arranger=RandomArranger(), aggregator=AvgM(momentum=0.5, weighting="uniform", window=window))
     now = JobVectors(START)
     for number in range(1, 5):

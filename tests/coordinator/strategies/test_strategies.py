@@ -1,19 +1,21 @@
-"""The named strategies: each sound, each its paper's parts, each what it varies but for what it changes."""
+"""Tests of the catalogue: each strategy is valid and has its paper's parts; a variant changes only the parts that it
+states.
+"""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from coordinator import strategies
-from coordinator.console.strategy_commands import KINDS, snippet
+from coordinator.console.strategy_commands import KINDS, requirements_of, snippet
 from coordinator.jobs.compatibility import objections
 from coordinator.strategies import STRATEGIES, Named, Strategy, find, named
-from coordinator.strategies.requirements import requirements_of
 from coordinator.strategies.strategy import FORMS
 from sojourn import parts
 from sojourn.errors import ConfigError
@@ -84,26 +86,28 @@ def differing(one: Strategy, other: Strategy) -> set[str]:
     return {kind for kind in KINDS if getattr(one, kind) != getattr(other, kind)}
 
 
-def test_all_of_them_are_there() -> None:
+def test_all_strategies_are_registered() -> None:
     assert list(STRATEGIES) == NAMES
 
 
-def test_every_file_is_listed() -> None:
+def test_every_strategy_module_is_listed() -> None:
     files = {file.stem for file in Path(str(strategies.__file__)).parent.glob("*.py")}
-    assert files - {"__init__", "strategy", "requirements"} == {name.replace("-", "_") for name in NAMES}
+    modules = [import_module(f"coordinator.strategies.{file}") for file in files - {"__init__"}]
+    defined = {each.name for module in modules for each in vars(module).values() if isinstance(each, Named)}
+    assert defined == set(NAMES)
 
 
 @pytest.mark.parametrize("each", STRATEGIES.values(), ids=lambda each: each.name)
-def test_each_is_sound_and_says_who_proposed_it(each: Named) -> None:
+def test_each_strategy_is_valid_and_cites_its_paper(each: Named) -> None:
     assert objections(each.strategy) == []
     assert re.fullmatch(r'[^"]+: "[^"]+", [^"]*\b(19|20)\d\d\.', each.paper.replace("\n", " ")), each.paper
     assert len(each.title.split("\n")) == 1
     assert 20 <= len(each.summary) <= 61, "the list fits 80 columns"
-    assert re.search(r"\b([Ll]ost|Failures|fail)\b", each.text), "says what failures do"
+    assert re.search(r"\b([Ll]ost|Failures|fail)\b", each.text), "the text describes failures"
 
 
 @pytest.mark.parametrize("each", STRATEGIES.values(), ids=lambda each: each.name)
-def test_names_in_its_text_exist(each: Named) -> None:
+def test_names_in_strategy_text_exist(each: Named) -> None:
     known = {*NAMES, "lr", "epochs", "trips", "sets", "size", "edge_merges", "rearrange_every"}
     for code in re.findall(r"`([^`]+)`", each.text.replace("\n", " ")):
         if code not in known:
@@ -121,7 +125,7 @@ def fields_of(form: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ..
 
 @pytest.mark.parametrize("each", STRATEGIES.values(), ids=lambda each: each.name)
 @pytest.mark.parametrize("base", ["visit", "fedavg", "fedseq-inter"])
-def test_its_piece_of_a_job_file_gives_the_same_strategy_whatever_it_is_pasted_over(each: Named, base: str) -> None:
+def test_snippet_gives_same_strategy_over_any_base(each: Named, base: str) -> None:
     table = tomllib.loads(snippet(each))
     assert table.pop("strategy") == each.name
     assert set(table) == set(KINDS)
@@ -129,18 +133,18 @@ def test_its_piece_of_a_job_file_gives_the_same_strategy_whatever_it_is_pasted_o
 
 
 @pytest.mark.parametrize(("pair", "kinds"), VARIANTS.items(), ids=lambda value: "-".join(sorted(value)))
-def test_a_variant_differs_in_its_own_parts_alone(pair: tuple[str, str], kinds: set[str]) -> None:
+def test_variant_differs_only_in_its_own_parts(pair: tuple[str, str], kinds: set[str]) -> None:
     one, other = pair
     assert differing(named(one, "here"), named(other, "here")) == kinds
 
 
-def test_no_two_are_the_same() -> None:
+def test_all_strategies_differ() -> None:
     seen = [each.strategy for each in STRATEGIES.values()]
     assert all(seen.count(each) == 1 for each in seen)
 
 
 @pytest.mark.parametrize(("name", "training"), TRAINING.items())
-def test_papers_that_say_how_they_train(name: str, training: parts.Training) -> None:
+def test_training_settings_match_the_papers(name: str, training: parts.Training) -> None:
     assert named(name, "here").training == training
 
 
@@ -173,48 +177,48 @@ def test_papers_that_say_how_they_train(name: str, training: parts.Training) -> 
         ("dfedsam", "objective", parts.Sam(rho=0.01)),
     ],
 )
-def test_what_the_papers_propose(name: str, kind: str, part: parts.Part) -> None:
+def test_parts_match_the_papers(name: str, kind: str, part: parts.Part) -> None:
     assert getattr(named(name, "here"), kind) == part
 
 
-def test_an_unknown_name_is_told_with_the_nearest() -> None:
+def test_unknown_strategy_suggests_nearest() -> None:
     with pytest.raises(ConfigError, match=r"job.toml: there is no strategy 'fedsek'; did you mean 'fedseq'\?"):
         named("fedsek", "job.toml")
     assert find("fedseq", "here").strategy == named("fedseq", "here")
 
 
-def test_a_field_changes_and_the_others_stay() -> None:
+def test_changed_field_keeps_the_others() -> None:
     changed = named("fedseq", "here").changed({"arranger": {"max_devices": 5}, "training": {"lr": 0.1}}, "it")
     assert changed.arranger == parts.FedSeqArranger(max_devices=5)
     assert changed.training == parts.Training(lr=0.1, weight_decay=4e-4, batch=64)
     assert differing(changed, named("fedseq", "here")) == {"arranger", "training"}
 
 
-def test_a_swapped_part_starts_from_its_own_defaults() -> None:
+def test_swapped_part_starts_from_its_own_defaults() -> None:
     changed = named("fedseq-inter", "here").changed({"schedule": {"name": "every-round", "passes": 2}}, "it")
     assert changed.schedule == parts.EveryRound(passes=2)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "output"),
     [
         ({"arranger": {"name": "vist"}}, r"it: there is no arranger 'vist'; did you mean 'visit'\?"),
         ({"arranger": {"name": ["visit"]}}, r"it: there is no arranger \['visit'\]"),
         ({"arranger": {"fracton": 0.5}}, r"it: unknown key 'fracton' in \[arranger\]; did you mean 'fraction'\?"),
         (
             {"objective": {"mu": 0.5}},
-            r"it: unknown key 'mu' in \[objective\]; sgd has none, prox or moon has: set objective.name",
+            r"it: unknown key 'mu' in \[objective\]; sgd does not have it, prox or moon does: set objective.name",
         ),
         ({"training": {"momentun": 0.5}}, r"it: unknown key 'momentun' in \[training\]; did you mean 'momentum'\?"),
         ({"arranger": {"fraction": 2}}, "it: arranger.fraction: expected `float` <= 1.0"),
     ],
 )
-def test_a_mistake_in_a_change_is_told(changes: dict[str, dict[str, object]], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_change_reports_reason(changes: dict[str, dict[str, object]], output: str) -> None:
+    with pytest.raises(ConfigError, match=output):
         named("fedavg", "here").changed(changes, "it")
 
 
-def test_own_parts_are_named_by_their_class_with_their_settings_beside() -> None:
+def test_custom_parts_are_named_by_class_with_settings() -> None:
     changes = {
         "objective": {"name": "mine.parts:Pull", "mu": 0.1, "epochs": 3},
         "estimator": {"name": "mine.parts:Rows", "epochs": 3, "depth": 2},
@@ -225,34 +229,34 @@ def test_own_parts_are_named_by_their_class_with_their_settings_beside() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "required"),
     [
         ("naive-gsp", []),
-        ("fedavg", ["samples told: how many a model"]),
+        ("fedavg", ["sample counts: the number"]),
         ("fedgsp", ["class counts"]),
-        ("visit", ["one more visit for each device, of 10 epochs", "exemplars", "samples told"]),
-        ("clusamp", ["samples told: how many each", "updates"]),
+        ("visit", ["one more visit for each device, of 10 epochs", "exemplars", "sample counts"]),
+        ("clusamp", ["sample counts: each device", "updates"]),
         ("scaffold", ["memory for a control variate"]),
         ("feddyn", ["memory for one vector"]),
-        ("fedmmd", ["1 frozen model beside", "samples told"]),
-        ("moon", ["2 frozen models beside", "memory for one model", "samples told"]),
-        ("fedfusion", ["1 frozen model beside"]),
+        ("fedmmd", ["1 frozen model in addition", "sample counts"]),
+        ("moon", ["2 frozen models in addition", "memory for one model", "sample counts"]),
+        ("fedfusion", ["1 frozen model in addition"]),
         ("fedelmy", ["memory for 7 models"]),
         ("dfedsam", ["two gradients"]),
     ],
 )
-def test_what_is_asked_of_devices(name: str, asked: list[str]) -> None:
-    told = requirements_of(named(name, "here"))
-    assert len(told) == len(asked)
-    assert all(line.startswith(start) for line, start in zip(told, asked, strict=True))
+def test_device_requirements_are_listed(name: str, required: list[str]) -> None:
+    reported = requirements_of(named(name, "here"))
+    assert len(reported) == len(required)
+    assert all(line.startswith(start) for line, start in zip(reported, required, strict=True))
 
 
-def test_an_own_objective_must_be_installed_and_exemplars_can_be_sent() -> None:
+def test_requirements_name_custom_objective_and_sent_exemplars() -> None:
     changes = {"objective": {"name": "mine.parts:Pull"}, "estimator": {"where": "device"}}
-    told = requirements_of(named("visit", "here").changed(changes, "it"))
-    assert "mine.parts:Pull installed on each device, and its owner's leave to run it" in told
-    assert "exemplars: a few public labelled samples of each class, sent to devices" in told
+    reported = requirements_of(named("visit", "here").changed(changes, "it"))
+    assert "mine.parts:Pull installed on each device, and its owner's permission to run it" in reported
+    assert "exemplars: a few public labelled samples of each class, sent to devices" in reported
     sizes = named("naive-gsp", "here").changed({"estimator": {"name": "sizes"}}, "it")
     assert requirements_of(sizes) == [
-        "samples told: how many each device has, before the first round; nothing is trained for it"
+        "sample counts: each device reports its number before the first round; this trains nothing"
     ]

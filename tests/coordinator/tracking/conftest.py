@@ -1,4 +1,4 @@
-"""A store of MLflow for each test that wants one."""
+"""An MLflow store for each test that needs one."""
 
 from __future__ import annotations
 

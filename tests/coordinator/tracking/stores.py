@@ -1,4 +1,4 @@
-"""What is in the stores, read back through MLflow's and TensorBoard's own readers."""
+"""Read the stores back with MLflow's and TensorBoard's own readers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from coordinator.tracking.frames import RoundTracked, RunBegun, RunEnded
-from coordinator.tracking.mlflow_store import MlflowRuns, be_silent
+from coordinator.tracking.run_stores import MlflowRuns, be_silent
+from coordinator.tracking.runs import RoundTracked, RunBegun, RunEnded
 
 ID = "0123456789abcdef0123456789abcdef"
 
 
 @cache
 def empty_store() -> bytes:
-    """An empty store of MLflow, made once: that takes longer than all that is written to it."""
+    """An empty MLflow store, created once, because that takes longer than all writes."""
     be_silent()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        # MLflow's own, of what SQLAlchemy will drop, when its first store is opened.
+        # MLflow's own deprecation warning of SQLAlchemy when its first store is opened
         warnings.filterwarnings("ignore", "The ``noload`` loader strategy is deprecated", DeprecationWarning)
         path = Path(folder) / "empty.db"
         MlflowRuns(f"sqlite:///{path}", "sojourn").open()
@@ -39,7 +39,7 @@ def ended(run: str = ID, outcome: Any = "done") -> RunEnded:
 
 
 def runs_in(database: Path) -> list[Any]:
-    """All runs, the oldest first."""
+    """Return all runs, the oldest first."""
     be_silent()
     from mlflow.tracking import MlflowClient
 
@@ -56,7 +56,7 @@ def history_in(database: Path, run: Any, metric: str = "accuracy") -> list[tuple
 
 
 def scalars_in(folder: Path, metric: str = "accuracy") -> list[tuple[int, float]]:
-    """Of a run's folder, as TensorBoard shows them."""
+    """Return the scalars of a run's folder, as TensorBoard shows them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(folder))

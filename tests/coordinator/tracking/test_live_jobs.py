@@ -1,4 +1,4 @@
-"""Jobs of a coordinator as runs: what it is told of its records, and what a restart tells again."""
+"""Tests of a coordinator's jobs as runs: what its records report, and what a restart reports again."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.tracking.frames import RoundTracked, RunBegun, RunEnded
-from coordinator.tracking.live_jobs import LATELY, LiveJobs
+from coordinator.tracking.runs import RoundTracked, RunBegun, RunEnded
+from coordinator.tracking.tracker import RECENT, LiveJobs
 from sojourn.node.machine import Append
-from sojourn.protocol.job_messages import Continue, Remove
-from sojourn.protocol.messages import Submit
+from sojourn.protocol.operator_messages import Continue, Remove, Submit
 from tests.coordinator.machine.cloud_bench import OPERATOR, text
 from tests.coordinator.machine.test_measuring import MeasuredBench
 
 
 class TrackedBench(MeasuredBench):
-    """A coordinator whose jobs are tracked, as its node would have it: record by record, after the machine's turn."""
+    """A coordinator with tracked jobs: like its node, it reports record by record after the machine's turn."""
 
     def __init__(self, **changes) -> None:
         self.frames: list[Any] = []
@@ -24,7 +23,7 @@ class TrackedBench(MeasuredBench):
         super().__init__(**changes)
 
     def tracking(self) -> LiveJobs:
-        return LiveJobs("home", "c", "/store", self.frames.append, lambda: LATELY / 2)
+        return LiveJobs("home", "c", "/store", self.frames.append, lambda: RECENT / 2)
 
     def note(self, effects):
         for effect in super().note(effects):
@@ -33,7 +32,7 @@ class TrackedBench(MeasuredBench):
         return effects
 
     def restart(self) -> None:
-        """Of the coordinator, and of what it tracks with."""
+        """Restart the coordinator and its tracking."""
         self.jobs = self.tracking()
         self.jobs.start(self.cloud.state)
 
@@ -54,7 +53,7 @@ def bench() -> TrackedBench:
     return TrackedBench()
 
 
-def test_a_job_is_begun_once_has_its_rounds_in_order_and_ends(bench) -> None:
+def test_run_starts_once_with_ordered_rounds_and_ends(bench) -> None:
     for accuracy in (0.25, 0.5, 0.75):
         bench.round(accuracy)
     first, *between, last = bench.frames
@@ -69,7 +68,7 @@ def test_a_job_is_begun_once_has_its_rounds_in_order_and_ends(bench) -> None:
     assert {it.id for it in bench.frames} == {first.id}
 
 
-def test_a_round_is_told_when_its_model_was_tested(bench) -> None:
+def test_round_is_tracked_after_its_evaluation(bench) -> None:
     bench.gather()
     bench.close()
     assert steps(bench.frames) == []
@@ -78,7 +77,7 @@ def test_a_round_is_told_when_its_model_was_tested(bench) -> None:
     assert steps(bench.frames) == [1]
 
 
-def test_a_restart_tells_the_same_again_under_the_same_id(bench) -> None:
+def test_restart_sends_same_frames_with_same_id(bench) -> None:
     bench.round()
     before = list(bench.frames)
     bench.frames.clear()
@@ -88,20 +87,20 @@ def test_a_restart_tells_the_same_again_under_the_same_id(bench) -> None:
     bench.round()
     assert steps(bench.frames) == [1, 2, 3]
     bench.frames.clear()
-    bench.restart()  # it has just ended: whether all of that was written nobody knows
+    bench.restart()  # it has just ended: whether all was written is unknown
     assert [type(it) for it in bench.frames] == [RunBegun, RoundTracked, RoundTracked, RoundTracked, RunEnded]
     bench.frames.clear()
-    bench.jobs = LiveJobs("home", "c", "/store", bench.frames.append, lambda: 2 * LATELY)
+    bench.jobs = LiveJobs("home", "c", "/store", bench.frames.append, lambda: 2 * RECENT)
     bench.jobs.start(bench.cloud.state)
     assert bench.frames == []
 
 
-def test_a_job_that_goes_on_with_more_rounds_is_the_same_run(bench) -> None:
+def test_continued_job_stays_the_same_run(bench) -> None:
     for _ in range(3):
         bench.round()
     run = bench.frames[0].id
     bench.frames.clear()
-    bench.hear(OPERATOR, Continue("more", "job", 4, 0.0))
+    bench.receive(OPERATOR, Continue("more", "job", 4, 0.0))
     bench.plan()
     bench.round()
     assert [type(it) for it in bench.frames] == [RunBegun, RoundTracked, RunEnded]
@@ -110,11 +109,11 @@ def test_a_job_that_goes_on_with_more_rounds_is_the_same_run(bench) -> None:
     assert {it.id for it in bench.frames} == {run}
 
 
-def test_another_job_of_the_same_name_is_another_run(bench) -> None:
+def test_new_job_of_same_name_is_another_run(bench) -> None:
     for _ in range(3):
         bench.round()
-    bench.hear(OPERATOR, Remove("gone", "job"))
+    bench.receive(OPERATOR, Remove("gone", "job"))
     first = {it.id for it in bench.frames}
     bench.frames.clear()
-    bench.hear(OPERATOR, Submit("another", text(rounds=1)))
+    bench.receive(OPERATOR, Submit("another", text(rounds=1)))
     assert bench.frames[0].id not in first

@@ -1,4 +1,4 @@
-"""A job's settings and rounds by names that every tracker takes."""
+"""Tests of the names of a job's settings and metrics, which every tracker must accept."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import pytest
 
 from coordinator.jobs.settings import read_job
+from coordinator.tracking.run_stores import TrackingSettings
 from coordinator.tracking.runs import KEY, PARAMS, VALUE, params_of, round_of, safe_key, settings_of, tags_of
-from coordinator.tracking.settings import TrackingSettings
-from sojourn import __version__, extras
+from sojourn import __version__, errors
 from sojourn.errors import ConfigError, MachineError
 from sojourn.protocol.wire import RoundReport
 
@@ -24,7 +24,7 @@ def report(**changes) -> RoundReport:
     return RoundReport(round=3, quality={"vts": 0.25}, **{**plain, **changes})
 
 
-def test_settings_are_those_that_hold() -> None:
+def test_parameters_are_effective_settings() -> None:
     params = params_of(settings_of(JOB))
     assert params["objective.name"] == "prox"
     assert params["objective.mu"] == "0.5"
@@ -36,7 +36,7 @@ def test_settings_are_those_that_hold() -> None:
     }  # fmt: skip
 
 
-def test_settings_are_bounded_and_their_names_harmless() -> None:
+def test_parameters_are_limited_and_their_names_safe() -> None:
     found = params_of({"../..": "x" * 10_000, **{f"key-{n:03}": n for n in range(1000)}})
     assert len(found) == PARAMS
     assert all(len(value) <= VALUE for value in found.values())
@@ -47,12 +47,12 @@ def test_settings_are_bounded_and_their_names_harmless() -> None:
     ("accuracy", "accuracy"), ("arrangement/vts", "arrangement/vts"), ("../../etc/passwd", "etc/passwd"),
     ("<script>\n", "_script__"), ("", "_"), ("/", "_"), ("a" * 999, "a" * KEY),
 ])  # fmt: skip
-def test_names_lead_nowhere(text, key) -> None:
+def test_key_is_made_safe(text, key) -> None:
     assert safe_key(text) == key
 
 
-def test_a_round_by_name_without_what_is_not_known() -> None:
-    found = round_of("run", report(accuracy=math.nan, figures={"macro_f1": 0.75}), 12.0, {"clock_seconds": 4.0})
+def test_round_metrics_omit_unknown_values() -> None:
+    found = round_of("run", report(accuracy=math.nan, metrics={"macro_f1": 0.75}), 12.0, {"clock_seconds": 4.0})
     assert (found.id, found.step, found.at) == ("run", 3, 12.0)
     assert found.metrics == {
         "loss": 1.5, "macro_f1": 0.75, "tours": 2.0, "visits": 8.0, "failures": 1.0, "bytes": 1000.0, "seconds": 2.5,
@@ -60,19 +60,19 @@ def test_a_round_by_name_without_what_is_not_known() -> None:
     }  # fmt: skip
 
 
-def test_a_store_is_a_file(tmp_path, monkeypatch) -> None:
+def test_store_must_be_a_local_file(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for text in ("m.db", "sqlite:///m.db", f"sqlite:///{tmp_path}/m.db"):
         assert TrackingSettings(mlflow=text).resolved("here").mlflow == f"sqlite:///{tmp_path}/m.db"
     assert TrackingSettings(tensorboard="tb").resolved("here").tensorboard == str(tmp_path / "tb")
     for text in ("http://mlflow:5000", "postgresql://db", "sqlite:///"):
-        with pytest.raises(ConfigError, match=r"here: tracking.mlflow = .* is no SQLite store"):
+        with pytest.raises(ConfigError, match=r"here: tracking.mlflow = .* is not an SQLite store"):
             TrackingSettings(mlflow=text).resolved("here")
 
 
 @pytest.mark.parametrize("name", ["mlflow", "tensorboard"])
-def test_a_missing_package_is_named_by_what_brings_it(monkeypatch, name) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda module: None)
-    with pytest.raises(MachineError, match=rf"tracking.{name} needs {name}, .*pip install 'sojourn\[{name}\]'"):
+def test_missing_package_names_its_extra(monkeypatch, name) -> None:
+    monkeypatch.setattr(errors, "find_spec", lambda module: None)
+    with pytest.raises(MachineError, match=rf"tracking.{name} needs {name}, .*pip install '\.\[{name}\]'"):
         TrackingSettings(**{name: "x"}).need()
     TrackingSettings().need()

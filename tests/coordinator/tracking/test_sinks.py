@@ -1,4 +1,4 @@
-"""Runs as MLflow and TensorBoard read them back."""
+"""Tests of runs, read back with MLflow and TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import threading
 
 import pytest
 
-from coordinator.tracking import event_files
-from coordinator.tracking.event_files import EVENTS, EventFiles
-from coordinator.tracking.frames import RoundTracked, RunBegun
-from coordinator.tracking.mlflow_store import MlflowRuns
-from coordinator.tracking.runs import params_of, safe_key
+from coordinator.tracking import run_stores
+from coordinator.tracking.run_stores import EVENTS, EventFiles, MlflowRuns
+from coordinator.tracking.runs import RoundTracked, RunBegun, params_of, safe_key
 from tests.coordinator.tracking.stores import ID, begun, ended, history_in, rounds, runs_in, scalars_in
 from tests.waiting import LIMIT
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_called(monkeypatch):
-    """Neither MLflow nor TensorBoard tells anybody that it is used, nor asks for anything.
+def no_network(monkeypatch):
+    """Check that neither MLflow nor TensorBoard connects to the network.
 
-    A thread that was here before, such as a link of another test's that looks for its broker, is none of theirs.
+    Threads that existed before, such as a link of another test that connects to its broker, are ignored.
     """
     called: list[object] = []
     others = set(threading.enumerate()) - {threading.current_thread()}
@@ -43,7 +41,7 @@ def mlflow(database) -> MlflowRuns:
     return MlflowRuns(f"sqlite:///{database}", "sojourn")
 
 
-def test_a_run_of_mlflow_from_beginning_to_end(database) -> None:
+def test_mlflow_records_a_run_from_start_to_end(database) -> None:
     sink = mlflow(database)
     sink.begin(begun())
     sink.rounds(rounds(1, 2))
@@ -58,18 +56,18 @@ def test_a_run_of_mlflow_from_beginning_to_end(database) -> None:
     assert history_in(database, run) == [(1, 0.1), (2, 0.2), (3, 0.3)]
 
 
-def test_a_run_of_mlflow_that_goes_on_has_each_round_once(database) -> None:
+def test_resumed_mlflow_run_has_each_round_once(database) -> None:
     first = mlflow(database)
     first.begin(begun())
     first.rounds(rounds(1, 2))
-    again = mlflow(database)  # a coordinator was started again, and tells all that it knows
+    again = mlflow(database)  # a restarted coordinator, which reports everything again
     again.begin(begun(rounds="20"))
     again.rounds(rounds(1, 2, 3))
     again.end(ended(outcome="stopped"))
     (run,) = runs_in(database)
     assert (run.info.status, run.data.tags["rounds"]) == ("KILLED", "20")
     assert history_in(database, run) == [(1, 0.1), (2, 0.2), (3, 0.3)]
-    other = mlflow(database)  # a job of the same name, after the first was removed
+    other = mlflow(database)  # a job with the same name, after the first one was removed
     other.begin(begun(ID[::-1]))
     assert len(runs_in(database)) == 2
     other.begin(begun())  # the first one is continued
@@ -78,15 +76,15 @@ def test_a_run_of_mlflow_that_goes_on_has_each_round_once(database) -> None:
     assert (run.info.status, history_in(database, run)[-1]) == ("RUNNING", (4, 0.4))
 
 
-def test_many_rounds_at_once(database) -> None:
+def test_mlflow_accepts_many_rounds_at_once(database) -> None:
     sink = mlflow(database)
     sink.begin(begun())
-    sink.rounds(rounds(*range(1, 1001)))  # more than MLflow takes in one call
+    sink.rounds(rounds(*range(1, 1001)))  # more than one MLflow call accepts
     (run,) = runs_in(database)
     assert len(history_in(database, run)) == 1000
 
 
-def test_event_files_from_beginning_to_end(tmp_path) -> None:
+def test_event_files_record_a_run_from_start_to_end(tmp_path) -> None:
     sink = EventFiles(str(tmp_path))
     sink.open()
     sink.begin(begun())
@@ -97,14 +95,14 @@ def test_event_files_from_beginning_to_end(tmp_path) -> None:
     assert scalars_in(folder) == [(1, 0.1), (2, 0.2)]
 
 
-def test_event_files_that_go_on_have_each_round_once(tmp_path) -> None:
+def test_resumed_event_files_have_each_round_once(tmp_path) -> None:
     first = EventFiles(str(tmp_path))
     first.begin(begun())
     first.rounds(rounds(1, 2, 3))
     first.end(ended())
     (folder,) = tmp_path.iterdir()
     (file,) = folder.glob(EVENTS)
-    file.write_bytes(file.read_bytes()[:-5])  # the power was cut: the third round is half written
+    file.write_bytes(file.read_bytes()[:-5])  # a power failure: the third round is cut off
     assert scalars_in(folder) == [(1, 0.1), (2, 0.2)]
     again = EventFiles(str(tmp_path))
     again.begin(begun())
@@ -113,24 +111,24 @@ def test_event_files_that_go_on_have_each_round_once(tmp_path) -> None:
     assert scalars_in(folder) == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
 
 
-def test_a_writer_waits_until_another_one_of_the_same_run_has_gone(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(event_files, "PATIENCE", LIMIT)
+def test_writer_waits_for_previous_writer_of_the_run(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(run_stores, "LOCK_TIMEOUT", LIMIT)
     lock_file, waits = fcntl.flock, threading.Event()
 
-    def lock_or_tell(file, how) -> None:
+    def lock_or_signal(file, how) -> None:
         try:
             lock_file(file, how)
         except BlockingIOError:
             waits.set()
             raise
 
-    monkeypatch.setattr(fcntl, "flock", lock_or_tell)
+    monkeypatch.setattr(fcntl, "flock", lock_or_signal)
     first, again = EventFiles(str(tmp_path)), EventFiles(str(tmp_path))
     first.begin(begun())
     begins = threading.Thread(target=again.begin, args=(begun(),))
     begins.start()
     assert waits.wait(LIMIT)
-    first.rounds(rounds(1, 2))  # what was in the pipe when its coordinator was killed
+    first.rounds(rounds(1, 2))  # frames in the pipe when the coordinator was killed
     first.end(ended())
     begins.join(LIMIT)
     again.rounds(rounds(1, 2, 3))
@@ -151,7 +149,7 @@ HOSTILE = (
 )
 
 
-def test_names_that_nobody_should_give_are_taken_as_safe_ones(database, tmp_path) -> None:
+def test_hostile_names_are_stored_as_safe_ones(database, tmp_path) -> None:
     names = [safe_key(text) for text in HOSTILE]
     run = RunBegun(ID, "digits", 1000.0, params_of({text: text for text in HOSTILE}), {})
     each = RoundTracked(ID, 1, 1001.0, {"visits": 1.0, **dict.fromkeys(names, 0.5)})

@@ -1,4 +1,4 @@
-"""Whatever becomes of a store or of the process that writes it, the job goes on, and each round is written once."""
+"""Tests that a job continues if a store or the writer process fails, and that each round is written once."""
 
 from __future__ import annotations
 
@@ -11,50 +11,48 @@ from contextlib import closing
 from typing import Any
 
 from coordinator.tracking import writer
-from coordinator.tracking.event_files import EVENTS, EventFiles
-from coordinator.tracking.mlflow_store import MlflowRuns
-from coordinator.tracking.settings import TrackingSettings
+from coordinator.tracking.run_stores import EVENTS, EventFiles, MlflowRuns, TrackingSettings
 from coordinator.tracking.tracker import Tracker
-from coordinator.tracking.writer import WAITING, SinkQueue
+from coordinator.tracking.writer import MAX_QUEUED, SinkQueue
 from tests.coordinator.tracking.stores import ID, begun, ended, history_in, rounds, runs_in, scalars_in
 from tests.there import there
 from tests.waiting import LIMIT, wait_until
 
 
-def told(queue: SinkQueue, *frames) -> None:
+def reported(queue: SinkQueue, *frames) -> None:
     for frame in frames:
         queue.put(frame)
     queue.write(at_once=True)
 
 
-def tell(tracker: Tracker, *frames: Any) -> None:
+def notify(tracker: Tracker, *frames: Any) -> None:
     for frame in frames:
-        tracker.tell(frame)
+        tracker.notify(frame)
 
 
-def test_what_cannot_be_written_waits_and_is_said_once(tmp_path) -> None:
-    place, said = tmp_path / "tb", list[str]()
+def test_failed_writes_are_queued_and_logged_once(tmp_path) -> None:
+    place, output = tmp_path / "tb", list[str]()
     place.write_text("no folder")
-    queue = SinkQueue(EventFiles(str(place)), said.append)
+    queue = SinkQueue(EventFiles(str(place)), output.append)
     queue.open()
-    told(queue, begun(), *rounds(1, 2))
-    told(queue, *rounds(3))
+    reported(queue, begun(), *rounds(1, 2))
+    reported(queue, *rounds(3))
     assert queue.waits == 4
-    assert len(said) in (1, 2)  # the folder, and then a run's folder in it
-    assert "TensorBoard cannot be written" in said[0]
-    assert "the job goes on" in said[0]
+    assert len(output) in (1, 2)  # the folder, and then a run's folder in it
+    assert "TensorBoard cannot be written" in output[0]
+    assert "the job continues" in output[0]
     place.unlink()
-    told(queue, *rounds(4), ended())
+    reported(queue, *rounds(4), ended())
     assert queue.waits == 0
     assert scalars_in(place / f"digits-{ID[:8]}") == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
 
 
-def test_what_has_just_failed_is_not_tried_with_every_round(tmp_path, monkeypatch) -> None:
+def test_failed_write_is_not_retried_with_every_round(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(writer, "PAUSE", LIMIT)
     place = tmp_path / "tb"
     place.write_text("no folder")
     queue = SinkQueue(EventFiles(str(place)), lambda _text: None)
-    told(queue, begun(), *rounds(1))
+    reported(queue, begun(), *rounds(1))
     place.unlink()
     queue.put(*rounds(2))
     queue.write()
@@ -63,8 +61,8 @@ def test_what_has_just_failed_is_not_tried_with_every_round(tmp_path, monkeypatc
     assert queue.waits == 0
 
 
-def test_a_disk_without_room_leaves_no_round_out_and_none_twice(tmp_path) -> None:
-    """A bound on files, since a test has no disk of its own: each ends in the middle of a record."""
+def test_full_disk_neither_skips_nor_repeats_rounds(tmp_path) -> None:
+    """Limit the size of files, because a test has no separate disk: each file ends in the middle of a record."""
     done = subprocess.run(
         [sys.executable, "-c", SMALL_FILES, str(tmp_path)], capture_output=True, text=True, check=False
     )
@@ -77,7 +75,7 @@ def test_a_disk_without_room_leaves_no_round_out_and_none_twice(tmp_path) -> Non
 
 SMALL_FILES = """
 import resource, sys, threading
-from coordinator.tracking.event_files import EVENTS, EventFiles
+from coordinator.tracking.run_stores import EVENTS, EventFiles
 from coordinator.tracking.writer import SinkQueue
 from tests.coordinator.tracking.stores import begun, ended, rounds
 threading.excepthook = lambda _error: None
@@ -96,78 +94,78 @@ assert not queue.waits
 """
 
 
-def test_what_waits_is_bounded(tmp_path) -> None:
+def test_write_queue_is_limited(tmp_path) -> None:
     (tmp_path / "tb").write_text("no folder")
     queue = SinkQueue(EventFiles(str(tmp_path / "tb")), lambda _text: None)
     queue.put(begun())
     (each,) = rounds(1)
-    for _ in range(WAITING + 10):
+    for _ in range(MAX_QUEUED + 10):
         queue.put(each)
-    assert queue.waits == WAITING
+    assert queue.waits == MAX_QUEUED
 
 
-def test_one_run_that_cannot_be_written_keeps_no_other_waiting(tmp_path) -> None:
+def test_failing_run_does_not_block_others(tmp_path) -> None:
     other = ID[::-1]
     (tmp_path / f"digits-{ID[:8]}").write_text("no folder")
     queue = SinkQueue(EventFiles(str(tmp_path)), lambda _text: None)
-    told(queue, begun(), begun(other), *rounds(1), *rounds(1, run=other))
+    reported(queue, begun(), begun(other), *rounds(1), *rounds(1, run=other))
     assert queue.waits == 2
     assert scalars_in(tmp_path / f"digits-{other[:8]}") == [(1, 0.1)]
 
 
-def test_a_database_that_cannot_be_written_for_a_while(database) -> None:
-    """Locked it would be the same error; MLflow waits twenty seconds for it."""
-    said = list[str]()
-    queue = SinkQueue(MlflowRuns(f"sqlite:///{database}", "sojourn"), said.append)
-    told(queue, begun(), *rounds(1))
+def test_temporary_database_failure_is_retried(database) -> None:
+    """A locked store gives the same error, but MLflow waits twenty seconds for it."""
+    output = list[str]()
+    queue = SinkQueue(MlflowRuns(f"sqlite:///{database}", "sojourn"), output.append)
+    reported(queue, begun(), *rounds(1))
     with closing(sqlite3.connect(database)) as other:
         other.execute("alter table metrics rename to hidden")
-        told(queue, *rounds(2))
+        reported(queue, *rounds(2))
         other.execute("alter table hidden rename to metrics")
-    assert len(said) == 1
-    assert said[0].startswith("MLflow cannot be written: MlflowException")
-    assert said[0].endswith("no such table: metrics; it is tried again, and the job goes on")
-    told(queue, *rounds(3), ended())
-    assert said[-1] == "MLflow is written again"
+    assert len(output) == 1
+    assert output[0].startswith("MLflow cannot be written: MlflowException")
+    assert output[0].endswith("no such table: metrics; retrying; the job continues")
+    reported(queue, *rounds(3), ended())
+    assert output[-1] == "MLflow is available again"
     (run,) = runs_in(database)
     assert history_in(database, run) == [(1, 0.1), (2, 0.2), (3, 0.3)]
     assert run.info.status == "FINISHED"
 
 
-def test_a_process_that_is_killed_has_a_successor_and_no_round_is_written_twice(tmp_path, caplog) -> None:
+def test_killed_writer_is_replaced_without_duplicate_rounds(tmp_path, caplog) -> None:
     started = Tracker(TrackingSettings(tensorboard=str(tmp_path)))
     folder = tmp_path / f"digits-{ID[:8]}"
-    tell(started, begun(), *rounds(1, 2))
+    notify(started, begun(), *rounds(1, 2))
     wait_until(lambda: folder.exists() and _written(folder) == 2, "two rounds in the run's folder")
-    victim = there(started._process)
+    victim = there(started._child)
     os.kill(victim.pid, signal.SIGKILL)
-    victim.wait()
-    tell(started, *rounds(3, 4), ended())
+    wait_until(lambda: not victim.is_open, "its end")
+    notify(started, *rounds(3, 4), ended())
     started.close(LIMIT)
     assert scalars_in(folder) == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
-    assert "exit code -9; it is started again" in caplog.text
+    assert "was ended by signal 9, most likely out of memory; restarting it" in caplog.text
 
 
-def test_a_broken_store_is_left_as_it_is(tmp_path) -> None:
-    broken, said = tmp_path / "mlflow.db", list[str]()
+def test_broken_store_is_not_changed(tmp_path) -> None:
+    broken, output = tmp_path / "mlflow.db", list[str]()
     broken.write_bytes(b"this is no database" * 1000)
-    queue = SinkQueue(MlflowRuns(f"sqlite:///{broken}", "sojourn"), said.append)
-    told(queue, begun(), *rounds(1, 2), ended())
-    assert "file is not a database" in said[0]
+    queue = SinkQueue(MlflowRuns(f"sqlite:///{broken}", "sojourn"), output.append)
+    reported(queue, begun(), *rounds(1, 2), ended())
+    assert "file is not a database" in output[0]
     assert queue.waits == 4
     assert broken.read_bytes() == b"this is no database" * 1000
 
 
-def test_a_process_that_cannot_be_started_is_a_warning(tmp_path, caplog, monkeypatch) -> None:
+def test_failed_writer_start_logs_a_warning(tmp_path, caplog, monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     started = Tracker(TrackingSettings(tensorboard=str(tmp_path)))
-    started.tell(begun())
+    started.notify(begun())
     started.close(LIMIT)
-    assert "its process cannot be started" in caplog.text
+    assert "the process cannot be started" in caplog.text
 
 
 def _written(folder) -> int:
     try:
         return len(scalars_in(folder))
-    except KeyError:  # not one yet
+    except KeyError:  # there is none yet
         return 0

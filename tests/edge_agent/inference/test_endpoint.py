@@ -20,16 +20,14 @@ import pytest
 from PIL import Image
 
 from edge_agent.inference import endpoint_process
-from edge_agent.inference.endpoint import LARGEST
+from edge_agent.inference.endpoint import MAX_BODY, PredictionApi, RefusedRequest
 from edge_agent.inference.endpoint_process import EndpointProcess
-from edge_agent.inference.http_api import PredictionApi, RefusedRequest
-from edge_agent.inference.model import Model
-from edge_agent.inference.reporters import ErrorToken
-from edge_agent.inference.serving import Serving
+from edge_agent.inference.model import Model, Serving
+from edge_agent.inference.usage import ErrorToken
 from edge_agent.inference.usage_listener import UsageListener
-from edge_agent.releases.work import Usage
+from edge_agent.releases.orders import Usage
 from sojourn.errors import ConfigError, ModelError
-from sojourn.local_http import AT_ONCE
+from sojourn.local_http import MAX_CONNECTIONS
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec, TableSpec
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of
@@ -42,11 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PICTURES = "pictures"
-TOKEN = "the word of those who may"
+TOKEN = "a token for error reports"
 
 
 class Site:
-    """A store with two lines, and an endpoint before it."""
+    """A store with two lines, and an endpoint that serves it."""
 
     def __init__(self, folder: Path) -> None:
         self.shop = Shop(folder / "store")
@@ -64,7 +62,7 @@ class Site:
         return self.status() == 200
 
     def status(self) -> int:
-        """The status of an answer; 0 when there is none."""
+        """Return the status of the response; 0 without a response."""
         try:
             return self.ask("GET", "/")[0]
         except (OSError, http.client.HTTPException):
@@ -85,7 +83,7 @@ class Site:
 
 
 PIXELS = np.array([[1, 0], [0, 1], [0, 1], [0, 1]], np.float32) / 255
-"""Of 2 x 2 pixels the first speaks for `left`, the others for `other`."""
+"""Of 2 x 2 pixels, the first is evidence for `left`, the others for `other`."""
 
 
 def picture_card() -> Any:
@@ -100,7 +98,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site.process.close()
 
 
-def test_what_is_served(site: Site) -> None:
+def test_index_and_card_list_the_served_lines(site: Site) -> None:
     assert site.ask("GET", "/") == (
         200,
         {
@@ -113,11 +111,11 @@ def test_what_is_served(site: Site) -> None:
     status, card = site.ask("GET", f"/{LINE}")
     assert status == 200
     assert (card["version"], card["classes"], card["input"]["shape"]) == (2, list(CLASSES), [3])
-    assert card["accuracy"] is None  # it is not known
+    assert card["accuracy"] is None  # the accuracy is unknown
     assert "probe" not in card
 
 
-def test_predictions_in_json(site: Site) -> None:
+def test_json_samples_are_predicted(site: Site) -> None:
     status, answer = site.predict([[1, 0, 0], [0, 0, 5]])
     assert status == 200
     assert (answer["line"], answer["version"], answer["classes"]) == (LINE, 2, ["cat", "owl"])
@@ -125,14 +123,14 @@ def test_predictions_in_json(site: Site) -> None:
     assert site.predict([0, 1, 0])[1]["classes"] == ["dog"]
 
 
-def test_predictions_of_arrays(site: Site) -> None:
+def test_npy_arrays_are_predicted(site: Site) -> None:
     file = io.BytesIO()
     np.save(file, np.eye(3))
     status, answer = site.ask("POST", f"/{LINE}/predict", file.getvalue(), Content_Type="application/x-npy")
     assert (status, answer["classes"]) == (200, list(CLASSES))
 
 
-def test_predictions_of_rows_by_name(tmp_path: Path) -> None:
+def test_rows_by_name_are_predicted(tmp_path: Path) -> None:
     site = Site(tmp_path)
     table = TableSpec(("temp", "rpm", "load"), "state")
     site.shop.serve(1, card=card_of(1, line="pumps", table=table))
@@ -146,7 +144,7 @@ def test_predictions_of_rows_by_name(tmp_path: Path) -> None:
         assert (status, answer["classes"]) == (200, ["dog"])
         for x, error in (
             ({"rpm": 1}, "the row lacks the columns 'temp' and 'load'; it has 'rpm'"),
-            (rows[0] | {"speed": 1}, "the row has the column 'speed', which the model does not know"),
+            (rows[0] | {"speed": 1}, "the row has the column 'speed', which the model does not use"),
         ):
             status, answer = site.predict(x, "pumps")
             assert (status, error in answer["error"]) == (400, True)
@@ -160,14 +158,14 @@ def test_predictions_of_rows_by_name(tmp_path: Path) -> None:
         site.process.close()
 
 
-def test_predictions_of_rows_of_a_csv_file(site: Site) -> None:
+def test_csv_rows_are_predicted(site: Site) -> None:
     body = b"a,b,c,label\n0,1,0,dog\n0,0,1,owl\n"
     status, answer = site.ask("POST", f"/{LINE}/predict", body, Content_Type="text/csv")
     assert (status, answer["classes"]) == (200, ["dog", "owl"])
 
 
 @pytest.mark.parametrize("x", [[1, 2], [[1, 2, 3], [1]], ["a", "b", "c"], [{}], [None, 1, 2], "abc", []])
-def test_what_does_not_fit_is_a_bad_request(site: Site, x: Any) -> None:
+def test_invalid_samples_are_a_bad_request(site: Site, x: Any) -> None:
     status, answer = site.predict(x)
     assert status == 400
     assert answer["error"]
@@ -190,7 +188,7 @@ def hostile_npy() -> bytes:
         ("text/html", b"<p>", 415),
     ],
 )
-def test_bodies_that_are_not_what_they_claim(site: Site, kind: str, body: bytes, status: int) -> None:
+def test_bodies_that_contradict_their_type_are_rejected(site: Site, kind: str, body: bytes, status: int) -> None:
     found, answer = site.ask("POST", f"/{LINE}/predict", body, Content_Type=kind)
     assert (found, bool(answer["error"])) == (status, True)
 
@@ -206,40 +204,43 @@ def test_bodies_that_are_not_what_they_claim(site: Site, kind: str, body: bytes,
         ("DELETE", f"/{LINE}", 501),
     ],
 )
-def test_other_paths_and_methods(site: Site, method: str, path: str, status: int) -> None:
+def test_other_paths_and_methods_are_rejected(site: Site, method: str, path: str, status: int) -> None:
     assert site.ask(method, path, b'{"x": [1, 0, 0]}' if method == "POST" else None)[0] == status
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1@evil", ""])
-def test_a_name_that_was_bound_to_this_machine_is_refused(site: Site, host: str) -> None:
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:80", "localhost.evil.example", "127.evil.example", "127.0.0.1@evil", "[::1", ""],
+)
+def test_foreign_host_header_is_refused(site: Site, host: str) -> None:
     assert site.ask("GET", "/", Host=host)[0] == 403
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1", "[::1]:80"])
-def test_this_machines_own_names_are_answered(site: Site, host: str) -> None:
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.2:80", "[::1]:80"])
+def test_local_host_names_are_accepted(site: Site, host: str) -> None:
     assert site.ask("GET", "/", Host=host)[0] == 200
 
 
-def test_pages_of_other_sites_may_not_report_errors(site: Site) -> None:
+def test_cross_origin_pages_cannot_report_errors(site: Site) -> None:
     assert site.ask("POST", f"/{LINE}/error", b"no", Origin="https://evil.example")[0] == 403
     assert site.ask("POST", f"/{LINE}/error", b"no", Origin="null")[0] == 403
     assert site.ask("GET", "/", Origin="http://localhost:3000")[0] == 200
 
 
-def test_a_body_has_a_length_and_a_limit(site: Site) -> None:
-    large = b"0" * (LARGEST + 1)
+def test_body_needs_a_length_within_the_limit(site: Site) -> None:
+    large = b"0" * (MAX_BODY + 1)
     assert site.ask("POST", f"/{LINE}/predict", large)[0] == 413
     assert site.ask("POST", f"/{LINE}/predict", None, Transfer_Encoding="chunked")[0] == 411
     assert site.ask("POST", f"/{LINE}/predict", b"{}", Content_Length="-1")[0] == 411
     assert site.predict([[1, 0, 0]] * 1025)[0] == 413
 
 
-def test_more_connections_than_are_allowed_are_turned_away(site: Site) -> None:
+def test_excess_connections_get_503(site: Site) -> None:
     silent: list[socket.socket] = []
 
     def crowded() -> bool:
-        """Whether there is no room; on a busy machine the first to come may have been let go for their silence."""
-        silent.extend(socket.create_connection(("127.0.0.1", site.port)) for _ in range(AT_ONCE))
+        """Whether all connections are in use; on a busy machine, idle ones may have timed out already."""
+        silent.extend(socket.create_connection(("127.0.0.1", site.port)) for _ in range(MAX_CONNECTIONS))
         return site.status() == 503
 
     try:
@@ -250,48 +251,48 @@ def test_more_connections_than_are_allowed_are_turned_away(site: Site) -> None:
     wait_until(site.answers, "room for a connection")
 
 
-def test_an_error_reaches_the_agent(site: Site) -> None:
-    told: SimpleQueue[Usage] = SimpleQueue()
-    listener = UsageListener(site.shop.store, told.put)
+def test_reported_error_reaches_the_agent(site: Site) -> None:
+    reported: SimpleQueue[Usage] = SimpleQueue()
+    listener = UsageListener(site.shop.store, reported.put)
     bearer = f"Bearer {TOKEN}"
     status, answer = site.ask("POST", f"/{LINE}/error", b"that was a dog", Authorization=bearer)
     assert (status, answer) == (200, {"line": LINE, "version": 2, "noted": True})
-    usage = told.get(timeout=LIMIT)
+    usage = reported.get(timeout=LIMIT)
     while not usage.health.errors:
-        usage = told.get(timeout=LIMIT)
+        usage = reported.get(timeout=LIMIT)
     listener.close()
     assert (usage.line, usage.version, usage.health.errors) == (LINE, 2, 1)
 
 
 @pytest.mark.parametrize("shown", [{}, *({"Authorization": word} for word in ("Bearer", f"Bearer {TOKEN}x", TOKEN))])
-def test_who_does_not_show_the_token_reports_no_errors(site: Site, shown: dict[str, str]) -> None:
+def test_error_report_without_valid_token_is_unauthorized(site: Site, shown: dict[str, str]) -> None:
     status, answer = site.ask("POST", f"/{LINE}/error", b"a lie", **shown)
-    assert (status, answer["error"]) == (401, "show the token: Authorization: Bearer ...")
-    assert site.predict([[1, 0, 0]])[0] == 200  # predictions are for everybody
+    assert (status, answer["error"]) == (401, "the token is missing or wrong: send Authorization: Bearer TOKEN")
+    assert site.predict([[1, 0, 0]])[0] == 200  # predictions need no token
 
 
-def test_without_a_token_nobody_reports_errors(tmp_path: Path) -> None:
+def test_error_reports_are_refused_without_a_configured_token(tmp_path: Path) -> None:
     shop = Shop(tmp_path / "store")
     shop.serve(2)
     api = PredictionApi(shop.store)
-    with pytest.raises(RefusedRequest, match="no errors are taken here") as refused:
+    with pytest.raises(RefusedRequest, match="error reports are disabled") as refused:
         api.note_error(LINE, "a lie", "Bearer ")
     assert refused.value.status == 403
 
 
-def test_rows_on_which_a_release_fails_count_against_it_only_with_the_token(tmp_path: Path, monkeypatch: Any) -> None:
-    """Who finds such rows could otherwise bring any release back."""
+def test_failing_rows_count_against_a_release_only_with_token(tmp_path: Path, monkeypatch: Any) -> None:
+    """Otherwise, anyone who finds such rows could cause a rollback."""
     shop = Shop(tmp_path / "store")
     shop.serve(2)
-    told: list[str] = []
+    reported: list[str] = []
     api = PredictionApi(shop.store, ErrorToken(TOKEN))
-    monkeypatch.setattr(Model, "_error", lambda _model, _serving, text: told.append(text))
+    monkeypatch.setattr(Model, "_error", lambda _model, _serving, text: reported.append(text))
     monkeypatch.setattr(Serving, "predict", failing)
     body = b'{"x": [1, 0, 0]}'
     for authorization, count in ((None, 0), ("Bearer no", 0), (f"Bearer {TOKEN}", 1)):
         with pytest.raises(ModelError):
             api.predict(LINE, "application/json", body, authorization)
-        assert len(told) == count
+        assert len(reported) == count
     api._models[LINE].close()
 
 
@@ -299,12 +300,12 @@ def failing(_serving: Serving, _x: object) -> Any:
     raise ModelError("an index is out of range")
 
 
-def test_a_token_that_protects_nothing_is_refused(tmp_path: Path) -> None:
+def test_weak_or_exposed_token_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "token"
     assert not ErrorToken.read(None)
     with pytest.raises(ConfigError, match="cannot be read"):
         ErrorToken.read(str(file))
-    for text, mode, why in ((TOKEN, 0o644, "open to every user"), ("short", 0o600, "has 5 characters")):
+    for text, mode, why in ((TOKEN, 0o644, "readable by all users"), ("short", 0o600, "has 5 characters")):
         file.write_text(text)
         file.chmod(mode)
         with pytest.raises(ConfigError, match=why):
@@ -313,45 +314,46 @@ def test_a_token_that_protects_nothing_is_refused(tmp_path: Path) -> None:
     assert ErrorToken.read(str(file)).shown_in(f"bearer  {TOKEN} ")
 
 
-def test_it_listens_on_loopback_alone(site: Site) -> None:
-    # All of 127/8 is loopback: an endpoint on every address would answer on this one too.
+def test_endpoint_listens_on_loopback_only(site: Site) -> None:
+    # All of 127/8 is loopback: an endpoint on all addresses would also respond on this one.
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", site.port), timeout=LIMIT)
 
 
 def picture(size: tuple[int, int], light: tuple[int, int], form: str) -> bytes:
-    """A dark image with one light quarter."""
+    """A dark image with one bright quarter."""
     image, file = Image.new("L", size, 0), io.BytesIO()
     image.paste(255, (light[0], light[1], light[0] + size[0] // 2, light[1] + size[1] // 2))
     image.save(file, form)
     return file.getvalue()
 
 
-@pytest.mark.parametrize(("light", "said"), [((0, 0), "left"), ((32, 0), "other")])
+@pytest.mark.parametrize(("light", "output"), [((0, 0), "left"), ((32, 0), "other")])
 @pytest.mark.parametrize("form", ["png", "jpeg"])
-def test_images_are_brought_into_the_models_size(site: Site, light: tuple[int, int], said: str, form: str) -> None:
+def test_images_are_resized_for_the_model(site: Site, light: tuple[int, int], output: str, form: str) -> None:
     body = picture((64, 64), light, form)
     status, answer = site.ask("POST", f"/{PICTURES}/predict", body, Content_Type=f"image/{form}")
-    assert (status, answer["classes"]) == (200, [said])
+    assert (status, answer["classes"]) == (200, [output])
 
 
-def test_pixels_come_as_they_are(site: Site) -> None:
+def test_pixels_of_matching_images_are_unchanged(site: Site) -> None:
     body = picture((2, 2), (0, 0), "png")
     answer = site.ask("POST", f"/{PICTURES}/predict", body, Content_Type="image/png")[1]
     assert answer["probabilities"] == [pytest.approx([np.e / (np.e + 1), 1 / (np.e + 1)], abs=1e-6)]
 
 
-def test_a_small_file_with_a_huge_image_is_refused(site: Site) -> None:
+def test_small_file_with_a_huge_image_is_refused(site: Site) -> None:
     body = picture((5000, 5000), (0, 0), "png")
-    assert len(body) < LARGEST
+    assert len(body) < MAX_BODY
     status, answer = site.ask("POST", f"/{PICTURES}/predict", body, Content_Type="image/png")
     assert status == 400
     assert "5000 x 5000 pixels are too many" in answer["error"]
 
 
-def test_a_process_that_dies_is_started_again_and_ends_with_its_agent(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(endpoint_process, "_SHORTEST", 0.05)
-    monkeypatch.setattr(endpoint_process, "_GRACE", LIMIT)
+def test_dead_endpoint_restarts_and_ends_with_its_agent(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(endpoint_process, "_MIN_PAUSE", 0.05)
+    monkeypatch.setattr(endpoint_process, "GRACE", LIMIT)
+    monkeypatch.setattr("sojourn.processes.GRACE", LIMIT)
     site = Site(tmp_path)
     first = site.process.pid
     assert first is not None
@@ -365,7 +367,7 @@ def test_a_process_that_dies_is_started_again_and_ends_with_its_agent(tmp_path: 
         site.ask("GET", "/")
 
 
-def test_the_endpoint_ends_when_its_agent_is_killed(tmp_path: Path) -> None:
+def test_endpoint_ends_when_its_agent_is_killed(tmp_path: Path) -> None:
     Shop(tmp_path / "store").serve(1)
     (port,) = free_ports(1)
     program = (

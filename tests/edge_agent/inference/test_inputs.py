@@ -1,4 +1,4 @@
-"""What a program may give to predict from: whatever layout its training files have, by the same rules."""
+"""Inputs for predictions: the layouts of training files, by the same rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edge_agent.inference.inputs import of_csv, read_inputs, rows_of
+from edge_agent.inference.inputs_and_outputs import of_csv, read_inputs, rows_of
 from sojourn.data.samples import SampleForm
 from sojourn.data.source import DataSettings
 from sojourn.errors import DataError
@@ -37,7 +37,7 @@ PICTURE = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
         (np.stack([PIXELS.ravel()] * 5), False),
     ],
 )
-def test_layouts_of_a_grey_picture(x: Any, one: bool) -> None:
+def test_grey_image_layouts_are_accepted(x: Any, one: bool) -> None:
     rows, single = rows_of(x, GREY, "digits")
     assert single == one
     assert rows.shape[1:] == (1, 2, 3)
@@ -47,19 +47,19 @@ def test_layouts_of_a_grey_picture(x: Any, one: bool) -> None:
 @pytest.mark.parametrize(
     ("x", "one"), [(PICTURE, True), (PICTURE[np.newaxis], False), (PICTURE.transpose(2, 0, 1), True)]
 )
-def test_colours_stand_last_or_first(x: Any, one: bool) -> None:
+def test_colour_channels_can_be_last_or_first(x: Any, one: bool) -> None:
     rows, single = rows_of(x, COLOUR, "cars")
     assert single == one
     assert (rows[0] == PICTURE.transpose(2, 0, 1)).all()
 
 
 @pytest.mark.parametrize("x", [np.zeros((3, 2)), np.zeros(7), np.zeros((2, 2, 2, 2)), 5, []])
-def test_other_shapes_are_refused_with_what_is_taken(x: Any) -> None:
-    with pytest.raises(DataError, match=r"digits: samples of shape \(1, 2, 3\) are expected, one or many"):
+def test_other_shapes_are_refused_with_the_expected_shape(x: Any) -> None:
+    with pytest.raises(DataError, match=r"expected one or more samples of shape \(1, 2, 3\)"):
         rows_of(x, GREY, "digits")
 
 
-def test_paths_are_read_as_the_command_reads_them(tmp_path: Path) -> None:
+def test_paths_are_read_like_the_predict_command(tmp_path: Path) -> None:
     Image.fromarray(PIXELS).save(tmp_path / "a.png")
     for path in (tmp_path / "a.png", str(tmp_path / "a.png")):
         rows, one = rows_of(path, GREY, "digits")
@@ -75,7 +75,7 @@ def test_paths_are_read_as_the_command_reads_them(tmp_path: Path) -> None:
         rows_of(tmp_path / "no.png", GREY, "digits")
 
 
-def test_rows_of_a_csv_in_a_request() -> None:
+def test_csv_rows_in_a_request_are_parsed() -> None:
     flat = SampleForm(InputSpec((2,)), ("a", "b"))
     assert of_csv(b"x1,x2,label\n1,2,a\n3,4,b\n", flat).tolist() == [[1, 2], [3, 4]]
     assert of_csv(b"1;2\r\n3;4\r\n", flat).tolist() == [[1, 2], [3, 4]]
@@ -88,7 +88,7 @@ def test_rows_of_a_csv_in_a_request() -> None:
 TEMPERATURE = form_of("forecast", (2, 2), (1, 1), window=Window(2, 1), names=("a",))
 
 
-def test_a_forecast_goes_on_from_the_end_of_a_series(tmp_path: Path) -> None:
+def test_forecast_uses_the_end_of_a_series(tmp_path: Path) -> None:
     file = tmp_path / "series.csv"
     file.write_text("t,a,b\n3,30,31\n1,10,11\n2,20,21\n", encoding="utf-8")
     rows, one = read_inputs(DataSettings(path=str(file), time="t"), TEMPERATURE)
@@ -101,14 +101,14 @@ def test_a_forecast_goes_on_from_the_end_of_a_series(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["t,a,b\n1,1,1\n2,2,2\n9,3,3\n", "t,a,b\n1,1,1\n"])
-def test_too_few_steps_since_the_last_gap(tmp_path: Path, text: str) -> None:
+def test_too_few_steps_since_the_last_gap_is_an_error(tmp_path: Path, text: str) -> None:
     file = tmp_path / "series.csv"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match="1 steps are there since the last gap, the model needs 2"):
+    with pytest.raises(DataError, match="1 steps since the last gap; the model needs 2"):
         read_inputs(DataSettings(path=str(file), time="t"), TEMPERATURE)
 
 
-def test_a_window_or_many_or_a_longer_series_in_an_array() -> None:
+def test_array_can_be_one_window_many_or_a_longer_series() -> None:
     long = np.arange(10.0).reshape(5, 2)
     assert rows_of(long[:2], TEMPERATURE, "x")[0].tolist() == [long[:2].tolist()]
     assert rows_of(np.stack([long[:2], long[1:3]]), TEMPERATURE, "x")[0].shape == (2, 2, 2)
@@ -118,7 +118,7 @@ def test_a_window_or_many_or_a_longer_series_in_an_array() -> None:
         rows_of(np.zeros((5, 3)), TEMPERATURE, "x")
 
 
-def test_a_text_is_gone_on_with_from_its_end(tmp_path: Path) -> None:
+def test_text_is_continued_from_its_end(tmp_path: Path) -> None:
     form = form_of("tokens", (3,), (3,), dtype="int64", output=(3, 256))
     (tmp_path / "a.txt").write_bytes(b"abcde")
     rows, one = read_inputs(DataSettings(path=str(tmp_path / "a.txt")), form)
@@ -129,7 +129,7 @@ def test_a_text_is_gone_on_with_from_its_end(tmp_path: Path) -> None:
         read_inputs(DataSettings(path=str(tmp_path / "a.txt")), form)
 
 
-def test_what_is_predicted_may_stand_in_the_file(tmp_path: Path) -> None:
+def test_target_columns_may_be_in_the_file(tmp_path: Path) -> None:
     form = form_of("regression", (2,), (2,), names=("load", "heat"))
     file = tmp_path / "rows.csv"
     cases: tuple[tuple[str, Any], ...] = (
@@ -142,7 +142,7 @@ def test_what_is_predicted_may_stand_in_the_file(tmp_path: Path) -> None:
         file.write_text(text, encoding="utf-8")
         assert read_inputs(DataSettings(path=str(file), **settings), form)[0].tolist() == [[1, 2]]
     file.write_text("1,2,3\n", encoding="utf-8")
-    with pytest.raises(DataError, match="has 3 columns, the model expects 2 numbers, or these and what is predicted"):
+    with pytest.raises(DataError, match="has 3 columns; the model expects 2 numbers, optionally with the targets"):
         read_inputs(DataSettings(path=str(file)), form)
 
 
@@ -150,7 +150,7 @@ NAMED = replace(form_of("regression", (2,), (1,), names=("load",)), table=TableS
 CHANNELS = replace(TEMPERATURE, table=TableSpec(("a", "b"), time="t"))
 
 
-def test_rows_by_name() -> None:
+def test_rows_are_matched_by_name() -> None:
     cases: tuple[tuple[Any, list[list[float]], bool], ...] = (
         ({"rpm": 2, "temp": 1.5}, [[1.5, 2]], True),
         ([{"rpm": 2, "temp": 1}, {"temp": np.float32(3), "rpm": True}], [[1, 2], [3, 1]], False),
@@ -174,20 +174,20 @@ def test_rows_by_name() -> None:
         (
             {"temp": 1, "rpm": 2, "rmp": 3},
             NAMED,
-            r"the row has the column 'rmp', which the model does not know: it take",
+            r"the row has the column 'rmp', which the model does not use: its columns",
         ),
-        ({"temp": 1, "rpm": "2"}, NAMED, r"'rpm' is '2', and the model takes a number"),
-        ({"temp": 1, "rpm": None}, NAMED, r"'rpm' is 'None', and the model takes a number"),
+        ({"temp": 1, "rpm": "2"}, NAMED, r"'rpm' is '2', but the model needs a number"),
+        ({"temp": 1, "rpm": None}, NAMED, r"'rpm' is 'None', but the model needs a number"),
         ([{"temp": 1, "rpm": 2}, [1, 2]], NAMED, r"row 2 has no column names"),
-        ({"temp": 1, "rpm": 2}, GREY, r"the model does not name its columns"),
+        ({"temp": 1, "rpm": 2}, GREY, r"the model has no column names"),
     ],
 )
-def test_rows_with_other_names(x: Any, form: Any, message: str) -> None:
+def test_unknown_column_names_are_refused(x: Any, form: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         rows_of(x, form, "pumps")
 
 
-def test_files_are_matched_by_name(tmp_path: Path) -> None:
+def test_file_columns_are_matched_by_name(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     for text in ("rpm,temp\n2,1\n", "state,rpm,id,temp,load\nok,2,9,1,7\n", "temp,rpm\n1,2\n"):
         file.write_text(text, encoding="utf-8")
@@ -196,7 +196,7 @@ def test_files_are_matched_by_name(tmp_path: Path) -> None:
     for text, message in (
         ("rpm,x\n2,1\n", "the table lacks the column 'temp'; it has 'rpm', 'x'"),
         ("1,2\n", "has no column names, .*add a header line"),
-        ("rpm,temp\n2,cold\n", "line 2: 2 numbers are expected"),
+        ("rpm,temp\n2,cold\n", "line 2: expected 2 numbers"),
     ):
         with pytest.raises(DataError, match=message):
             of_csv(text.encode(), NAMED)

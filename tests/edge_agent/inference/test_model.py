@@ -1,4 +1,4 @@
-"""`Model`: what it answers, that it goes over to the next release by itself, and what it does with one that is bad."""
+"""`Model`: its predictions, the automatic switch to a new release, and the handling of a broken release."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from onnx import TensorProto
 
 import edge_agent
 from edge_agent.inference import model as module
-from edge_agent.inference.model import Model
-from edge_agent.inference.serving import KEPT, Counts
+from edge_agent.inference.model import MAX_QUEUED, Counts, Model
 from edge_agent.inference.usage import UsageTally
 from edge_agent.inference.usage_listener import UsageListener
-from edge_agent.releases.work import Usage
+from edge_agent.releases.orders import Usage
 from sojourn.errors import ConfigError, DataError, ModelError, NoRelease
-from sojourn.model.answers import Answer
+from sojourn.model.predictions import BatchOutput
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of, weights_of
@@ -38,13 +37,13 @@ if TYPE_CHECKING:
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setattr(module, "LOOK_PAUSE", 0.02)
-    monkeypatch.setattr(module, "_TELL_PAUSE", 0.05)
+    monkeypatch.setattr(module, "_REPORT_INTERVAL", 0.05)
     monkeypatch.delenv("SOJOURN_STORE", raising=False)
     yield Shop(tmp_path / "store")
     module._close_all()
 
 
-def test_one_sample_and_a_batch(shop: Shop) -> None:
+def test_predict_takes_one_sample_or_a_batch(shop: Shop) -> None:
     shop.serve(3)
     with edge_agent.Model(LINE, shop.store) as model:
         assert model.version == 3
@@ -60,7 +59,7 @@ def test_one_sample_and_a_batch(shop: Shop) -> None:
         np.testing.assert_allclose(shares, np.exp([0, 3, 0]) / np.exp([0, 3, 0]).sum())
 
 
-def test_files_and_other_layouts_are_classified_as_the_command_reads_them(shop: Shop, tmp_path: Path) -> None:
+def test_files_and_other_layouts_are_classified(shop: Shop, tmp_path: Path) -> None:
     shop.serve(3)
     (tmp_path / "rows.csv").write_text("a,b,c,label\n0,0,1,owl\n1,0,0,cat\n")
     with Model(LINE, shop.store) as model:
@@ -69,7 +68,7 @@ def test_files_and_other_layouts_are_classified_as_the_command_reads_them(shop: 
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float64", ">f4"])
-def test_any_real_numbers_will_do(shop: Shop, dtype: str) -> None:
+def test_any_real_dtype_is_accepted(shop: Shop, dtype: str) -> None:
     shop.serve(1)
     with Model(LINE, shop.store) as model:
         np.testing.assert_array_equal(model.predict(np.eye(3).astype(dtype)), np.eye(3))
@@ -78,13 +77,13 @@ def test_any_real_numbers_will_do(shop: Shop, dtype: str) -> None:
 @pytest.mark.parametrize(
     "x", [[1, 2], [[1, 2], [3, 4]], np.zeros((2, 2, 3)), "abc", [[1, 2, 3], [1, 2]], np.array([1j, 0, 0]), None, 5.0]
 )
-def test_what_does_not_fit_is_said(shop: Shop, x: Any) -> None:
+def test_invalid_input_is_a_data_error(shop: Shop, x: Any) -> None:
     shop.serve(1)
     with Model(LINE, shop.store) as model, pytest.raises(DataError):
         model.predict(x)
 
 
-def test_whole_numbers_are_not_made_of_fractions(shop: Shop) -> None:
+def test_integer_model_rejects_fractions(shop: Shop) -> None:
     probe = ProbeCheck(1, np.zeros(3, "<i8").tobytes(), np.zeros(3, "<f4").tobytes(), 0.0)
     card = card_of(1, input=InputSpec((3,), "int64"), probe=probe)
     shop.serve(1, graph=graph_of(weights_of(1), TensorProto.INT64), card=card)
@@ -94,14 +93,16 @@ def test_whole_numbers_are_not_made_of_fractions(shop: Shop) -> None:
             model.predict([0.5, 0, 0])
 
 
-def test_without_a_release_the_error_says_what_to_do(shop: Shop) -> None:
+def test_missing_release_error_suggests_the_rollout_command(shop: Shop) -> None:
     with pytest.raises(NoRelease, match="sojourn release rollout"):
         Model(LINE, shop.store)
     with pytest.raises(ConfigError, match="line"):
         Model("../etc", shop.store)
 
 
-def test_the_store_is_found(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_is_found_by_default_option_or_environment(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     with pytest.raises(NoRelease):
         Model(LINE)
@@ -121,8 +122,8 @@ def test_the_store_is_found(shop: Shop, tmp_path: Path, monkeypatch: pytest.Monk
         assert model.version == 4
 
 
-def test_releases_come_and_go_under_four_threads_that_predict_all_the_time(shop: Shop) -> None:
-    """The version is the largest logit: it never goes back, and no call fails."""
+def test_releases_swap_while_four_threads_predict(shop: Shop) -> None:
+    """The largest logit is the version, which never decreases; no call fails."""
     shop.serve(1)
     seen: list[list[float]] = [[] for _ in range(4)]
     failed: list[BaseException] = []
@@ -155,7 +156,7 @@ def test_releases_come_and_go_under_four_threads_that_predict_all_the_time(shop:
 
 
 def damage(shop: Shop, name: str) -> None:
-    """Another file with a flipped byte, in place of the one that blobs and releases share."""
+    """Replace a file that blobs and releases share by a copy with a flipped byte."""
     path = shop.folder.path / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
@@ -164,14 +165,14 @@ def damage(shop: Shop, name: str) -> None:
 
 
 class Ear:
-    """The agent's end."""
+    """The agent's end of the socket."""
 
     def __init__(self, shop: Shop) -> None:
-        self._told: SimpleQueue[Usage] = SimpleQueue()
-        self.listener = UsageListener(shop.store, self._told.put, pause=0.1)
+        self._reported: SimpleQueue[Usage] = SimpleQueue()
+        self.listener = UsageListener(shop.store, self._reported.put, pause=0.1)
 
     def next(self) -> Usage:
-        return self._told.get(timeout=LIMIT)
+        return self._reported.get(timeout=LIMIT)
 
     def until_predictions(self, count: int) -> Usage:
         while (usage := self.next()).health.predictions < count:
@@ -187,7 +188,7 @@ def ear(shop: Shop) -> Iterator[Ear]:
 
 
 @pytest.mark.parametrize("which", ["graph", "card"])
-def test_a_damaged_release_is_not_used_and_the_agent_hears_of_it(shop: Shop, ear: Ear, which: str) -> None:
+def test_damaged_release_is_skipped_and_reported_to_the_agent(shop: Shop, ear: Ear, which: str) -> None:
     shop.serve(1)
     second = shop.serve(2)
     damage(shop, getattr(second, which))
@@ -200,7 +201,7 @@ def test_a_damaged_release_is_not_used_and_the_agent_hears_of_it(shop: Shop, ear
         wait_until(lambda: model.version == 3, "the next version")
 
 
-def test_a_release_that_does_not_load_while_in_use_changes_nothing(shop: Shop, ear: Ear) -> None:
+def test_unloadable_release_during_use_changes_nothing(shop: Shop, ear: Ear) -> None:
     shop.serve(1)
     with Model(LINE, shop.store) as model:
         shop.serve(2, graph=b"no graph at all")
@@ -212,7 +213,7 @@ def test_a_release_that_does_not_load_while_in_use_changes_nothing(shop: Shop, e
         assert model.version == 1
 
 
-def test_a_failure_that_nobody_heard_is_told_as_soon_as_somebody_listens(shop: Shop) -> None:
+def test_load_failure_is_reported_once_a_listener_starts(shop: Shop) -> None:
     shop.serve(1)
     damage(shop, shop.serve(2).graph)
     with Model(LINE, shop.store):
@@ -222,7 +223,7 @@ def test_a_failure_that_nobody_heard_is_told_as_soon_as_somebody_listens(shop: S
     assert (usage.version, "damaged" in usage.failure) == (2, True)
 
 
-def test_a_damaged_name_falls_back_too(shop: Shop) -> None:
+def test_damaged_current_file_falls_back(shop: Shop) -> None:
     shop.serve(1)
     shop.serve(2)
     (shop.folder.path / "current").write_bytes(b"{")
@@ -230,16 +231,16 @@ def test_a_damaged_name_falls_back_too(shop: Shop) -> None:
         assert model.version == 1
 
 
-def test_when_neither_loads_both_reasons_are_said(shop: Shop) -> None:
+def test_both_reasons_are_reported_when_neither_release_loads(shop: Shop) -> None:
     damage(shop, shop.serve(1).graph)
-    with pytest.raises(ModelError, match="no release before it"):
+    with pytest.raises(ModelError, match="no previous release"):
         Model(LINE, shop.store)
     damage(shop, shop.serve(2).graph)
-    with pytest.raises(ModelError, match=r"v2-.*nor can the release before.*v1-"):
+    with pytest.raises(ModelError, match=r"v2-.*the previous release cannot.*v1-"):
         Model(LINE, shop.store)
 
 
-def test_a_line_that_is_withdrawn_predicts_no_more_and_comes_back_with_the_next(shop: Shop) -> None:
+def test_withdrawn_line_stops_predicting_until_the_next_release(shop: Shop) -> None:
     shop.serve(1)
     with Model(LINE, shop.store) as model:
         shop.folder.withdraw()
@@ -267,20 +268,20 @@ def test_predictions_are_counted_exactly(shop: Shop, ear: Ear) -> None:
         assert usage.health.errors == 1
 
 
-def test_what_nobody_hears_is_told_when_somebody_does(shop: Shop) -> None:
+def test_usage_is_kept_until_a_listener_starts(shop: Shop) -> None:
     shop.serve(1)
     with Model(LINE, shop.store) as model:
         for _ in range(70):
             model.predict([1, 0, 0])
         model.report_error()
-        wait_until(lambda: model._untold.get(1, UsageTally()).predictions == 70, "all predictions to be counted")
+        wait_until(lambda: model._unreported.get(1, UsageTally()).predictions == 70, "all predictions to be counted")
         ear = Ear(shop)
         usage = ear.until_predictions(70)
         ear.listener.close()
     assert (usage.health.predictions, usage.health.errors) == (70, 1)
 
 
-def test_a_script_that_just_ends_has_told_what_it_did(shop: Shop, ear: Ear) -> None:
+def test_exiting_script_reports_its_usage(shop: Shop, ear: Ear) -> None:
     shop.serve(1)
     program = f"import edge_agent; m = edge_agent.Model({LINE!r}, {str(shop.store)!r}); m.predict([[1, 0, 0]] * 55)"
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
@@ -288,26 +289,26 @@ def test_a_script_that_just_ends_has_told_what_it_did(shop: Shop, ear: Ear) -> N
     assert ear.until_predictions(55).health.predictions == 55
 
 
-def test_of_too_many_calls_some_stand_for_all(shop: Shop) -> None:
+def test_counts_are_sampled_beyond_the_limit(shop: Shop) -> None:
     counts, tally = Counts(1), UsageTally()
-    for _ in range(KEPT + 100):
-        counts.add(1000, Answer(np.array([[0, 1, 0]], np.float32)))
+    for _ in range(MAX_QUEUED + 100):
+        counts.add(1000, BatchOutput(np.array([[0, 1, 0]], np.float32)))
     counts.move_to(tally)
-    assert (tally.predictions, tally.classes.total(), tally.times.total()) == (KEPT + 100, KEPT, KEPT)
+    assert (tally.predictions, tally.classes.total(), tally.times.total()) == (MAX_QUEUED + 100, MAX_QUEUED, MAX_QUEUED)
 
 
-def test_many_classes_are_counted_as_the_rest_and_large_batches_by_class() -> None:
+def test_high_classes_share_one_bin_and_batches_count_by_class() -> None:
     counts, tally = Counts(1), UsageTally()
     logits = np.zeros((3, 2000), np.float32)
     logits[[0, 1, 2], [7, 999, 1500]] = 1
-    counts.add(3000, Answer(logits))
+    counts.add(3000, BatchOutput(logits))
     counts.move_to(tally)
     assert tally.classes == {7: 1, 999: 1, 1000: 1}
     assert tally.predictions == 3
     assert tally.times == {0: 1}
 
 
-def test_a_model_that_nobody_uses_any_more_goes_with_its_thread(shop: Shop) -> None:
+def test_unused_model_is_collected_with_its_thread(shop: Shop) -> None:
     shop.serve(1)
     model = Model(LINE, shop.store)
     thread, gone = model._thread, weakref.ref(model)
@@ -318,7 +319,7 @@ def test_a_model_that_nobody_uses_any_more_goes_with_its_thread(shop: Shop) -> N
     assert not thread.is_alive()
 
 
-def test_a_forked_child_goes_over_to_the_next_release_too(shop: Shop) -> None:
+def test_forked_child_switches_to_the_next_release(shop: Shop) -> None:
     shop.serve(1)
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()

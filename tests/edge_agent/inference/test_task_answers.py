@@ -1,4 +1,4 @@
-"""What programs and people are told by releases of every task: in Python, over HTTP and on a terminal."""
+"""Predictions of releases of every task: in Python, over HTTP and in a terminal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from edge_agent.commands import app
 from edge_agent.inference import model as module
-from edge_agent.inference.http_api import PredictionApi
+from edge_agent.inference.endpoint import PredictionApi
+from edge_agent.inference.inputs_and_outputs import value_names
 from edge_agent.inference.model import Model
-from edge_agent.inference.plain_answers import value_names
 from edge_agent.inference.usage import UsageTally
 from edge_agent.releases.folder import Threshold
 from sojourn.errors import DataError
@@ -42,7 +42,7 @@ def printed(shop: Shop, file: Path, *more: str) -> str:
     return done.stdout
 
 
-def test_values_have_names(shop: Shop, tmp_path: Path) -> None:
+def test_regression_values_are_named(shop: Shop, tmp_path: Path) -> None:
     shop.serve(1, **regression())
     with Model(LINE, shop.store) as model:
         assert model.answers([3, 1, 0]) == {"values": {"temperature": 3.0, "load": 2.0}}
@@ -57,25 +57,25 @@ def test_values_have_names(shop: Shop, tmp_path: Path) -> None:
     assert printed(shop, tmp_path / "x.csv") == "     0  temperature 3   load 2\n"
 
 
-def test_values_without_names_are_numbered() -> None:
+def test_unnamed_values_are_numbered() -> None:
     assert value_names(TaskSpec("regression", (1,), None, Strata(1))) == ("value",)
     assert value_names(TaskSpec("regression", (2,), None, Strata(1))) == ("value-1", "value-2")
 
 
-def test_a_forecast_looks_at_the_newest_steps_of_a_series(shop: Shop, tmp_path: Path) -> None:
+def test_forecast_uses_the_newest_steps_of_a_series(shop: Shop, tmp_path: Path) -> None:
     shop.serve(1, **forecast())
     with Model(LINE, shop.store) as model:
         assert model.answers([1, 2, 3, 4, 5]) == {"values": {"load": [5.0, 5.0]}}
         assert model.answers(np.arange(6, dtype=np.float32).reshape(2, 3, 1)) == [
             {"values": {"load": [2.0, 2.0]}}, {"values": {"load": [5.0, 5.0]}}
         ]  # fmt: skip
-        with pytest.raises(DataError, match="2 steps are there since the last gap, the model needs 3"):
+        with pytest.raises(DataError, match="2 steps since the last gap; the model needs 3"):
             model.answers([1, 2])
     (tmp_path / "series.csv").write_text("load\n" + "\n".join(map(str, range(10))) + "\n")
     assert printed(shop, tmp_path / "series.csv") == "     0  load 9 9\n"
 
 
-def test_each_label_has_a_score_of_its_own(shop: Shop, tmp_path: Path) -> None:
+def test_each_label_has_its_own_score(shop: Shop, tmp_path: Path) -> None:
     shop.serve(1, **multilabel())
     with Model(LINE, shop.store) as model:
         found = model.answers([2, -2, 0])
@@ -87,7 +87,7 @@ def test_each_label_has_a_score_of_its_own(shop: Shop, tmp_path: Path) -> None:
     assert printed(shop, tmp_path / "x.npy") == "     0  + cat 88.1 %   - owl 50.0 %   - dog 11.9 %\n"
 
 
-def test_the_next_token_with_its_likeliest_rivals(shop: Shop, tmp_path: Path) -> None:
+def test_next_token_is_listed_with_the_likeliest_alternatives(shop: Shop, tmp_path: Path) -> None:
     shop.serve(1, **tokens())
     with Model(LINE, shop.store) as model:
         found = model.answers([0, 0, 0, 0, 1, 2], top=2)
@@ -99,7 +99,7 @@ def test_the_next_token_with_its_likeliest_rivals(shop: Shop, tmp_path: Path) ->
     assert printed(shop, tmp_path / "x.npy", "--top", "1") == "     0  3 71.1 %\n"
 
 
-def test_a_score_and_whether_it_is_an_anomaly_here(shop: Shop, tmp_path: Path) -> None:
+def test_score_is_compared_with_the_local_threshold(shop: Shop, tmp_path: Path) -> None:
     served = shop.serve(1, **reconstruction())
     with Model(LINE, shop.store) as model:
         assert model.threshold == 7.0  # the card's
@@ -114,12 +114,12 @@ def test_a_score_and_whether_it_is_an_anomaly_here(shop: Shop, tmp_path: Path) -
         "     0  score 3   threshold 2   ANOMALY",
         "     1  score 0   threshold 2   normal",
     ]
-    told: Any = msgspec.json.decode(printed(shop, tmp_path / "x.npy", "--json"))
-    assert told["task"] == "reconstruction"
-    assert told["rows"][0] == {"score": 3.0, "threshold": 2.0, "anomalous": True}
+    reported: Any = msgspec.json.decode(printed(shop, tmp_path / "x.npy", "--json"))
+    assert reported["task"] == "reconstruction"
+    assert reported["rows"][0] == {"score": 3.0, "threshold": 2.0, "anomalous": True}
 
 
-def test_anomalies_are_what_is_counted_of_scores(shop: Shop) -> None:
+def test_usage_of_a_scoring_model_counts_anomalies(shop: Shop) -> None:
     shop.serve(1, **reconstruction())
     with Model(LINE, shop.store) as model:
         model.score([[9, 9, 9], [0, 0, 0], [0, 0, 1]])
@@ -128,7 +128,7 @@ def test_anomalies_are_what_is_counted_of_scores(shop: Shop) -> None:
     assert tally.classes == {0: 2, 1: 1}
 
 
-def test_over_http(shop: Shop) -> None:
+def test_http_api_returns_scores_and_thresholds(shop: Shop) -> None:
     shop.serve(1, **reconstruction())
     api = PredictionApi(shop.store)
     assert api.lines() == {"lines": [{"line": LINE, "version": 1, "task": "reconstruction", "classes": ()}]}

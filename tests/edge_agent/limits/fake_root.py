@@ -1,4 +1,4 @@
-"""A machine that says of itself what a test wants: /proc and /sys in a folder."""
+"""A fake machine for tests: /proc and /sys in a folder."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWi
 
 
 class FakeRoot:
-    """Files as the kernel would show them."""
+    """Files as the kernel provides them."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "root"
         self.path.mkdir()
 
     def write(self, name: str, text: str) -> None:
-        """Replaced as a whole: a reader sees the old or the new."""
+        """Replace a file atomically."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".beside")
-        beside.write_text(text)
-        beside.replace(path)
+        temporary = path.with_suffix(".temporary")
+        temporary.write_text(text)
+        temporary.replace(path)
 
     def heat(self, celsius: float, zone: int = 0, kind: str = "cpu-thermal") -> None:
         self.write(f"sys/class/thermal/thermal_zone{zone}/type", f"{kind}\n")
@@ -30,7 +30,7 @@ class FakeRoot:
         self.write("proc/meminfo", f"MemTotal: 999999 kB\nMemFree: 1 kB\nMemAvailable: {megabytes * 1024} kB\n")
 
     def routes(self, *ways: tuple[str, int]) -> None:
-        """Default routes over these interfaces with these metrics, and one that is no default route."""
+        """Return default routes over these interfaces with these metrics, and one other route."""
         lines = [f"{name}\t00000000\t010200C0\t0003\t0\t0\t{metric}\t00000000\t0\t0\t0\n" for name, metric in ways]
         self.write("proc/net/route", ROUTES + "".join(lines) + "usb9\t000200C0\t0\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n")
 

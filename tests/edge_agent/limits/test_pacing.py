@@ -1,14 +1,14 @@
-"""Pauses between steps, on a clock that only moves when somebody works or sleeps."""
+"""Pauses between steps, on a clock that only advances during work and sleep."""
 
 from __future__ import annotations
 
 import pytest
 
-from edge_agent.limits.pacing import SLICE, Pacing, due
+from edge_agent.training.worker import SLICE, Pacing, due
 
 
 class Hours:
-    """A wall clock and a processor's."""
+    """A wall clock and a processor clock."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 0.0
@@ -33,11 +33,11 @@ class Hours:
     ("cpu", "wall", "cores", "pace", "expected"),
     [(1, 1, 4, 1, 1), (4, 1, 4, 1, 1), (4, 1, 2, 1, 2), (1, 1, 4, 0.5, 2), (4, 1, 2, 0.5, 4), (0, 1, 0.1, 1, 1)],
 )
-def test_how_long_work_may_take(cpu, wall, cores, pace, expected) -> None:
+def test_pause_length_follows_cpu_share_and_pace(cpu, wall, cores, pace, expected) -> None:
     assert due(cpu, wall, cores, pace) == expected
 
 
-def test_within_its_share_nothing_pauses() -> None:
+def test_work_within_its_share_never_pauses() -> None:
     hours = Hours()
     pacing = hours.pacing(2)
     for _ in range(100):
@@ -46,17 +46,17 @@ def test_within_its_share_nothing_pauses() -> None:
     assert hours.slept == []
 
 
-def test_the_share_of_the_cores_holds_on_average() -> None:
+def test_average_cpu_use_matches_the_core_share() -> None:
     hours = Hours()
     pacing = hours.pacing(0.5)
-    for _ in range(1000):  # short steps: their pauses are taken together
+    for _ in range(1000):  # the pauses of short steps are combined
         hours.work(0.001, 0.002)
         pacing.rest(hours.sign)
     assert hours.cpu / hours.wall == pytest.approx(0.5, rel=0.01)
     assert len(hours.slept) < 500
 
 
-def test_a_long_pause_gives_signs_of_life_and_ends_when_it_has_cooled() -> None:
+def test_long_pause_sends_progress_and_ends_after_cooling() -> None:
     hours = Hours()
     pacing = hours.pacing(1)
     pacing.pace = 0.1
@@ -71,7 +71,7 @@ def test_a_long_pause_gives_signs_of_life_and_ends_when_it_has_cooled() -> None:
     assert hours.slept == [SLICE] * 8
 
 
-def test_what_was_before_the_work_does_not_count() -> None:
+def test_cpu_time_before_the_work_is_ignored() -> None:
     hours = Hours()
     pacing = hours.pacing(0.1)
     hours.work(5.0, 5.0)
@@ -80,7 +80,7 @@ def test_what_was_before_the_work_does_not_count() -> None:
     assert hours.slept == []
 
 
-def test_what_is_burnt_in_a_pause_counts_for_the_next() -> None:
+def test_cpu_time_during_a_pause_extends_the_next_pause() -> None:
     hours = Hours()
     pacing = hours.pacing(1.0)
     hours.work(1.0, 2.0)

@@ -1,4 +1,4 @@
-"""Limits: slowed first, then declined with the reason; every one of them can be lifted."""
+"""Limits: training is slowed first, then declined with the reason; every limit can be switched off."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from typing import get_args
 
 import pytest
 
-from edge_agent.limits.readings import Readings
-from edge_agent.limits.rules import SLOWEST, Limits, allowed_now, lack_of_memory, look, pace, refusal, too_hot
-from edge_agent.limits.settings import LimitSettings
+from edge_agent.limits import (
+    MIN_PACE,
+    Limits,
+    LimitSettings,
+    allowed_now,
+    lack_of_memory,
+    pace,
+    read_machine,
+    refusal,
+    too_hot,
+)
+from edge_agent.machine_readings import Readings
 from edge_agent.settings import AgentSettings
 from sojourn.errors import ConfigError
 from sojourn.protocol.wire import VisitReason
@@ -39,19 +48,19 @@ def seen(**what) -> Readings:
 
 
 def why(settings: LimitSettings, found: Readings, now: dt.time = NOON, *, hot: bool = False) -> str | None:
-    said = refusal(settings, found, now, hot=hot)
-    return said[0] if said else None
+    output = refusal(settings, found, now, hot=hot)
+    return output[0] if output else None
 
 
-def test_the_pace_falls_from_full_to_the_slowest() -> None:
-    expected = {20: 1.0, 69.9: 1.0, 70: 1.0, 75: 0.55, 80: SLOWEST, 95: SLOWEST}
+def test_pace_falls_from_full_to_slowest_with_temperature() -> None:
+    expected = {20: 1.0, 69.9: 1.0, 70: 1.0, 75: 0.55, 80: MIN_PACE, 95: MIN_PACE}
     assert {celsius: pace(HEAT, Readings(celsius)) for celsius in expected} == pytest.approx(expected)
-    assert pace(LimitSettings(throttle_at=70), Readings(70)) == SLOWEST
+    assert pace(LimitSettings(throttle_at=70), Readings(70)) == MIN_PACE
     assert pace(LimitSettings(stop_at=80), Readings(79)) == 1.0
     assert pace(HEAT, Readings(None)) == 1.0
 
 
-def test_too_hot_ends_only_when_it_is_really_cooler() -> None:
+def test_too_hot_ends_only_below_the_throttle_temperature() -> None:
     course = [(79, False), (80, True), (79, True), (70, True), (69.9, False), (79, False), (85, True)]
     hot = False
     for celsius, expected in course:
@@ -59,12 +68,12 @@ def test_too_hot_ends_only_when_it_is_really_cooler() -> None:
         assert hot == expected, celsius
 
 
-def test_without_throttling_five_degrees_less_are_cooler() -> None:
+def test_without_throttling_too_hot_ends_five_degrees_lower() -> None:
     only = LimitSettings(stop_at=80)
     assert [too_hot(only, celsius, was=True) for celsius in (75, 74.9)] == [True, False]
 
 
-def test_without_a_limit_or_a_sensor_nothing_is_too_hot() -> None:
+def test_no_limit_or_no_sensor_is_never_too_hot() -> None:
     assert not too_hot(LimitSettings(throttle_at=70), 140, was=False)
     assert not too_hot(HEAT, None, was=True)
 
@@ -83,11 +92,11 @@ def test_without_a_limit_or_a_sensor_nothing_is_too_hot() -> None:
         (("07:00-07:00",), "03:00", True),
     ],
 )
-def test_hours_of_the_day(hours, now, expected) -> None:
+def test_allowed_hours_are_applied_by_time_of_day(hours, now, expected) -> None:
     assert allowed_now(hours, dt.time.fromisoformat(now)) == expected
 
 
-def test_where_all_is_fine_nothing_is_declined() -> None:
+def test_visit_is_accepted_when_all_limits_are_met() -> None:
     assert refusal(ALL, FINE, NOON, hot=False) is None
 
 
@@ -101,35 +110,38 @@ def test_where_all_is_fine_nothing_is_declined() -> None:
         (seen(charge=29), "power", "battery"),
     ],
 )
-def test_each_limit_declines_with_its_word_unless_it_is_lifted(found, word, lifted) -> None:
+def test_each_limit_declines_with_its_reason_unless_removed(found, word, lifted) -> None:
     assert word in get_args(VisitReason)
     assert why(ALL, found) == word
     others = {name: getattr(ALL, name) for name in ALL.__struct_fields__ if name != lifted}
     assert why(LimitSettings(**others), found) is None
 
 
-def test_heat_hours_and_a_file_decline_too() -> None:
-    assert refusal(ALL, seen(celsius=81.2), NOON, hot=True) == ("hot", "81 °C; works again below 70 °C")
-    assert refusal(ALL, FINE, dt.time(18, 5), hot=False) == ("hours", "it is 18:05 here; works at 08:00-18:00")
+def test_heat_hours_and_metered_marker_file_decline() -> None:
+    assert refusal(ALL, seen(celsius=81.2), NOON, hot=True) == ("hot", "81 °C; training resumes below 70 °C")
+    assert refusal(ALL, FINE, dt.time(18, 5), hot=False) == (
+        "hours",
+        "local time 18:05; training is allowed at 08:00-18:00",
+    )
     assert why(ALL, seen(marked_metered=True)) == "metered"
 
 
-def test_what_is_unknown_declines_nothing() -> None:
+def test_unknown_readings_never_decline() -> None:
     assert refusal(ALL, Readings(), NOON, hot=False) is None
 
 
-def test_at_the_limit_is_within_it() -> None:
+def test_reading_exactly_at_the_limit_is_accepted() -> None:
     assert refusal(ALL, seen(worker=200.0, free_memory=64.0, free_disk=100.0, charge=30), NOON, hot=False) is None
 
 
-def test_only_what_a_limit_needs_is_read(tmp_path) -> None:
+def test_only_readings_required_by_limits_are_taken(tmp_path) -> None:
     root = FakeRoot(tmp_path)
     root.heat(50)
     root.memory(300)
     root.routes(("wwan0", 1))
     root.supply("BAT0", "Battery", status="Discharging", capacity=20)
-    assert look(LimitSettings(root=str(root.path)), tmp_path, 1) == Readings()
-    full = look(
+    assert read_machine(LimitSettings(root=str(root.path)), tmp_path, 1) == Readings()
+    full = read_machine(
         LimitSettings(
             **{name: getattr(ALL, name) for name in ALL.__struct_fields__}
             | {"root": str(root.path), "metered_file": str(tmp_path)}
@@ -141,15 +153,15 @@ def test_only_what_a_limit_needs_is_read(tmp_path) -> None:
     assert there(full.free_disk) > 0
 
 
-def test_limits_remember_that_it_was_hot(tmp_path) -> None:
+def test_limits_stay_hot_until_cooled_below_throttle_at(tmp_path) -> None:
     root = FakeRoot(tmp_path)
     limits = Limits(LimitSettings(throttle_at=70, stop_at=80, root=str(root.path)), tmp_path)
-    said = []
+    output = []
     for celsius in (60, 75, 85, 75, 65):
         root.heat(celsius)
         share, refused = limits.judge()
-        said.append((round(share, 2), refused and refused[0], (limits.objection() or [None])[0]))
-    assert said == [
+        output.append((round(share, 2), refused and refused[0], (limits.objection() or [None])[0]))
+    assert output == [
         (1.0, None, None),
         (0.55, None, None),
         (0.1, "hot", "hot"),
@@ -158,13 +170,13 @@ def test_limits_remember_that_it_was_hot(tmp_path) -> None:
     ]
 
 
-def test_the_clock_is_asked_at_every_look(tmp_path) -> None:
-    times = iter([dt.datetime(2026, 1, 1, 23), dt.datetime(2026, 1, 2, 7)])  # noqa: DTZ001  # local, as a person reads it
+def test_clock_is_read_at_every_check(tmp_path) -> None:
+    times = iter([dt.datetime(2026, 1, 1, 23), dt.datetime(2026, 1, 2, 7)])  # noqa: DTZ001  # local time
     limits = Limits(LimitSettings(hours=("22:00-06:00",)), tmp_path, lambda: next(times))
     assert [limits.objection() is None for _ in range(2)] == [True, False]
 
 
-def test_whether_there_is_anything_to_watch(tmp_path) -> None:
+def test_limits_without_readings_are_idle(tmp_path) -> None:
     assert Limits(LimitSettings(cpu_share=0.5, root="/host"), tmp_path).idle
     assert not Limits(HEAT, tmp_path).idle
     assert not Limits(LimitSettings(memory=100), tmp_path).idle
@@ -177,24 +189,24 @@ HEAD = 'name = "pi"\ndata = { path = "x.npz" }\n[limits]\n'
     ("text", "words"),
     [
         ("throttle_at = 80\nstop_at = 70", "throttle_at 80 must be below stop_at 70"),
-        ('hours = ["22-6"]', "'22-6' is not a time of the day like '22:00-06:00'"),
-        ('hours = ["24:00-06:00"]', "is not a time of the day"),
+        ('hours = ["22-6"]', "'22-6' is not a span like '22:00-06:00'"),
+        ('hours = ["24:00-06:00"]', "is not a span"),
         ("cpu_share = 0.0", "limits.cpu_share"),
         ("memori = 5", "did you mean 'memory'?"),
     ],
 )
-def test_limits_that_make_no_sense_are_told(text, words) -> None:
+def test_nonsensical_limits_are_rejected(text, words) -> None:
     with pytest.raises(ConfigError) as error:
         read_text(HEAD + text, AgentSettings, "agent.toml")
     assert words in str(error.value)
 
 
-def test_limits_in_a_file() -> None:
+def test_limits_are_read_from_the_settings_file() -> None:
     limits = read_text(HEAD + 'memory = 300\nhours = ["22:00-06:00"]\ncpu_share = 0.5', AgentSettings, "a").limits
     assert (limits.memory, limits.hours, limits.cpu_share, limits.stop_at) == (300, ("22:00-06:00",), 0.5, None)
 
 
-def test_room_counts_swap_the_worker_and_what_stays_free(tmp_path) -> None:
+def test_memory_check_counts_swap_worker_and_reserve(tmp_path) -> None:
     root = FakeRoot(tmp_path)
     root.memory(200)
     needed = 250 << 20
@@ -205,7 +217,7 @@ def test_room_counts_swap_the_worker_and_what_stays_free(tmp_path) -> None:
     root.write("proc/meminfo", f"MemAvailable: {200 * 1024} kB\nSwapFree: {100 * 1024} kB\n")
     assert limits.room(needed) is None
     kept = Limits(LimitSettings(root=str(root.path), free_memory=64), tmp_path)
-    assert "limits.free_memory keeps 64 MB" in there(kept.room(needed))[1]
+    assert "limits.free_memory reserves 64 MB" in there(kept.room(needed))[1]
     assert kept.room(1, os.getpid()) is None
     assert lack_of_memory(LimitSettings(), 250, 200, worker=60) is None
     assert lack_of_memory(LimitSettings(memory=240), 250, 1000) is not None

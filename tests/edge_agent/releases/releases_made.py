@@ -1,4 +1,4 @@
-"""Small releases written by hand: logits = x w, with w given."""
+"""Small handwritten releases: logits = x w, with a given w."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.releases.folder import ReleaseFolder, ServedFiles
-from edge_agent.releases.work import Install
+from edge_agent.releases.orders import Install
 from sojourn.protocol.envelope import pack_blob
-from sojourn.protocol.release import Card, Goods, Parcel, ProbeCheck
+from sojourn.protocol.release import BlobRef, Card, Goods, ProbeCheck
 from sojourn.protocol.spec import InputSpec
 from sojourn.store.blobs import FolderBlobs
 
@@ -43,7 +43,7 @@ def graph_of(
 
 
 def weights_of(version: int) -> Any:
-    """Sample e_i is of class i; the version can be read off the largest logit."""
+    """Sample e_i is of class i; the largest logit shows the version."""
     return np.eye(FEATURES, len(CLASSES), dtype=np.float32) * version
 
 
@@ -63,7 +63,7 @@ def card_of(version: int, weights: Any = None, atol: float = 1e-4, **more: Any) 
 
 
 class Shop:
-    """A store with its blobs, and releases made to order."""
+    """A store with its blobs, and releases for tests."""
 
     def __init__(self, store: Path) -> None:
         self.store = store
@@ -72,7 +72,7 @@ class Shop:
         self.folder = ReleaseFolder(store, LINE)
 
     def goods(self, graph: bytes, card: bytes) -> Goods:
-        return Goods(*(Parcel(self.blobs.put(data), len(data)) for data in (graph, card)))
+        return Goods(*(BlobRef(self.blobs.put(data), len(data)) for data in (graph, card)))
 
     def install(
         self,
@@ -92,7 +92,7 @@ class Shop:
         return ServedFiles(work.line, version, work.goods)
 
     def serve(self, version: int, weights: Any = None, **more: Any) -> ServedFiles:
-        """Make a version current without a trial."""
+        """Install a version without a trial."""
         served = self.served(version, weights, **more)
         folder = ReleaseFolder(self.store, served.line)
         folder.place(served, self.store / "blobs")

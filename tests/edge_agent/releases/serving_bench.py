@@ -1,4 +1,4 @@
-"""A device that obeys orders on releases, on a bench: nothing is fetched or tried."""
+"""A device that performs release orders, without real fetching and trials."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.agent import Agent
 from edge_agent.releases.machine import ReleaseMachine
-from edge_agent.releases.work import Installed
+from edge_agent.releases.orders import Installed
 from sojourn.node.machine import (
-    Did,
-    Do,
     Pulled,
+    StartWork,
+    WorkDone,
 )
-from sojourn.protocol.release import Goods, Health, Order, Pace, Parcel, sign
+from sojourn.protocol.release import BlobRef, Goods, Health, Order, Pace, sign
 from sojourn.protocol.release_messages import Release, ReleaseReport
 from sojourn.protocol.signing import Signer
 from sojourn.protocol.topics import Address
@@ -30,7 +30,7 @@ ELSEWHERE = Address("edge", "other")
 
 def goods(version: int) -> Goods:
     graph, card = ref_of(b"graph %d" % version), ref_of(b"card %d" % version)
-    return Goods(Parcel(graph.digest, graph.size), Parcel(card.digest, card.size))
+    return Goods(BlobRef(graph.digest, graph.size), BlobRef(card.digest, card.size))
 
 
 def order(serial: int, version: int, line="l", fleet="f", *, rollback=False) -> Order:
@@ -44,7 +44,7 @@ def release(serial: int, version: int, signer=SIGNER, **how) -> Release:
 
 
 class ServingBench(Bench):
-    """An agent that obeys the holder of a key."""
+    """An agent that trusts a release key."""
 
     def __init__(self, public: str) -> None:
         super().__init__(releases=None)
@@ -52,7 +52,7 @@ class ServingBench(Bench):
         self.agent = self._newborn()
 
     def reborn(self) -> Agent:
-        """The same device after a power cut."""
+        """Return the same device after a power cut."""
         self.agent = replayed(self._newborn(), self.records)
         return self.agent
 
@@ -65,13 +65,13 @@ def bench(key: str | None = None) -> ServingBench:
 
 
 def arrive(it: Bench, version: int, now=0.0) -> list[Any]:
-    """Both goods of a version come."""
+    """Deliver the graph and the card of a version."""
     parcels = (goods(version).graph, goods(version).card)
-    return [effect for parcel in parcels for effect in it.tell(Pulled(parcel.digest), now)]
+    return [effect for parcel in parcels for effect in it.notify(Pulled(parcel.digest), now)]
 
 
 def works(effects) -> list[Any]:
-    return [effect.work for effect in effects if isinstance(effect, Do)]
+    return [effect.work for effect in effects if isinstance(effect, StartWork)]
 
 
 def reports(effects) -> list[tuple[int, int, str]]:
@@ -79,7 +79,7 @@ def reports(effects) -> list[tuple[int, int, str]]:
 
 
 def installed(it: Bench, health=FINE, now=0.0) -> list[Any]:
-    return it.tell(Did(it.work, Installed(health)), now)
+    return it.notify(WorkDone(it.work, Installed(health)), now)
 
 
 def serving(version=1, serial=1) -> ServingBench:

@@ -1,4 +1,4 @@
-"""Small releases of every kind of task, written by hand."""
+"""Small handwritten releases of every kind of task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def multilabel(version: int = 1) -> dict[str, Any]:
 
 
 def forecast(version: int = 1) -> dict[str, Any]:
-    """Of (3 steps, 1 channel): the newest step, twice."""
+    """Forecast from (3 steps, 1 channel): the newest step, twice."""
     weights = np.array([[0, 0], [0, 0], [1, 1]], np.float32)
     nodes = [helper.make_node("Flatten", ["x"], ["v"], axis=1), helper.make_node("MatMul", ["v", "w"], ["flat"]),
              helper.make_node("Unsqueeze", ["flat", "axes"], ["outputs"])]  # fmt: skip
@@ -45,7 +45,7 @@ def forecast(version: int = 1) -> dict[str, Any]:
 
 
 def tokens(version: int = 1) -> dict[str, Any]:
-    """After token t comes t + 1 of 4: the logits are 2 there and 0 elsewhere."""
+    """The token after t is t + 1 of 4: its logit is 2, the others are 0."""
     table = np.roll(np.eye(4, dtype=np.float32) * 2, 1, axis=1)
     nodes, fixed = [helper.make_node("Gather", ["t", "x"], ["outputs"])], [numpy_helper.from_array(table, "t")]
     x = np.array([[0, 1, 2]])
@@ -55,7 +55,7 @@ def tokens(version: int = 1) -> dict[str, Any]:
 
 
 def reconstruction(version: int = 1, scale: float = 1.0, **more: Any) -> dict[str, Any]:
-    """Answers 0 for everything; its score is the mean square of a sample, times `scale`."""
+    """Reconstructs 0 for every sample; the score is the mean square of the sample, times `scale`."""
     nodes = [
         helper.make_node("Mul", ["x", "nothing"], ["outputs"]),
         helper.make_node("Sub", ["outputs", "x"], ["error"]),
@@ -69,8 +69,8 @@ def reconstruction(version: int = 1, scale: float = 1.0, **more: Any) -> dict[st
     scores = ProbeScores((np.square(x).mean(axis=1) * scale).astype("<f4").tobytes(), 1e-4)
     probe = ProbeCheck(3, x.tobytes(), np.zeros((3, 3), "<f4").tobytes(), 1e-4, scores)
     rule = AnomalyRule(0.9, 7.0, 12)
-    told: dict[str, Any] = {"task": ANOMALIES, "classes": (), "probe": probe, "anomaly": rule} | more
-    card: Card = card_of(version, **told)
+    reported: dict[str, Any] = {"task": ANOMALIES, "classes": (), "probe": probe, "anomaly": rule} | more
+    card: Card = card_of(version, **reported)
     return {"graph": _graph(nodes, (3,), {"outputs": (3,), "score": ()}, fixed), "card": card}
 
 

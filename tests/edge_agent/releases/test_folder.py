@@ -1,4 +1,4 @@
-"""The folder of a line: what names what, in which order, and that a power cut leaves a release that works."""
+"""The folder of a line: its files, their order, and that a power cut leaves a working release."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from edge_agent.releases.folder import ReleaseFolder, lines
-from edge_agent.releases.loading import load
+from edge_agent.releases.served import load
 from sojourn.errors import InvalidBlob, StoreError
 from tests.edge_agent.releases.releases_made import LINE, Shop
 
 STEPS = ("replace", "fsync", "link", "fdopen")
-"""The calls between which the power may fail; `unlink` and `chmod` go through pathlib."""
+"""The calls between which the power may fail; `unlink` and `chmod` are called through pathlib."""
 
 
 class PowerCut(BaseException):
-    """The machine stopped: nothing of ours runs any more."""
+    """The machine has stopped."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path / "store")
 
 
-def test_the_old_current_becomes_the_previous_and_what_neither_names_is_deleted(shop: Shop) -> None:
+def test_old_current_becomes_previous_and_older_files_go(shop: Shop) -> None:
     first, second, third = (shop.serve(version) for version in (1, 2, 3))
     assert shop.folder.current() == third
     assert shop.folder.previous() == second
@@ -37,7 +37,7 @@ def test_the_old_current_becomes_the_previous_and_what_neither_names_is_deleted(
     assert not shop.folder.holds(first)
 
 
-def test_serving_what_is_served_already_changes_nothing(shop: Shop) -> None:
+def test_serving_the_current_release_again_changes_nothing(shop: Shop) -> None:
     shop.serve(1)
     second = shop.serve(2)
     identity, before = shop.folder.identity(), shop.folder.previous()
@@ -46,7 +46,7 @@ def test_serving_what_is_served_already_changes_nothing(shop: Shop) -> None:
     assert shop.folder.previous() == before
 
 
-def test_every_swap_has_another_identity(shop: Shop) -> None:
+def test_every_swap_changes_the_identity(shop: Shop) -> None:
     found = [shop.folder.identity()]
     for version in (1, 2, 1, 2):
         shop.serve(version)
@@ -55,7 +55,7 @@ def test_every_swap_has_another_identity(shop: Shop) -> None:
     assert all(first != second for first, second in pairwise(found))
 
 
-def test_a_blob_that_does_not_match_its_digest_gets_no_name(shop: Shop) -> None:
+def test_blob_with_wrong_digest_is_not_installed(shop: Shop) -> None:
     served = shop.served(1)
     shop.blobs.path(served.goods.graph.digest).write_bytes(b"x" * served.goods.graph.size)
     with pytest.raises(InvalidBlob, match="does not match"):
@@ -63,14 +63,14 @@ def test_a_blob_that_does_not_match_its_digest_gets_no_name(shop: Shop) -> None:
     assert list(shop.folder.path.iterdir()) == []
 
 
-def test_a_blob_that_is_not_here_is_named(shop: Shop) -> None:
+def test_missing_blob_is_named_in_the_error(shop: Shop) -> None:
     served = shop.served(1)
     shop.blobs.path(served.goods.card.digest).unlink()
     with pytest.raises(StoreError, match=served.goods.card.digest.hex()[:12]):
         shop.folder.place(served, shop.store / "blobs")
 
 
-def test_a_release_takes_no_room_beside_its_blob_and_outlives_it(shop: Shop) -> None:
+def test_release_is_hard_linked_and_outlives_its_blob(shop: Shop) -> None:
     served = shop.serve(1)
     blob, file = shop.blobs.path(served.goods.graph.digest), shop.folder.path / served.graph
     assert blob.stat().st_ino == file.stat().st_ino
@@ -79,7 +79,7 @@ def test_a_release_takes_no_room_beside_its_blob_and_outlives_it(shop: Shop) -> 
     assert load(shop.folder, served).card.version == 1
 
 
-def test_where_a_disk_knows_no_links_files_are_copied(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_copied_when_links_are_unsupported(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
@@ -90,7 +90,7 @@ def test_where_a_disk_knows_no_links_files_are_copied(shop: Shop, monkeypatch: p
     assert load(shop.folder, served).card.version == 1
 
 
-def test_the_group_may_read_and_nobody_else(shop: Shop) -> None:
+def test_only_owner_and_group_can_read_releases(shop: Shop) -> None:
     shop.store.chmod(0o700)
     before = os.umask(0o077)
     try:
@@ -106,7 +106,7 @@ def test_the_group_may_read_and_nobody_else(shop: Shop) -> None:
     assert {mode(shop.folder.path / name) for name in ("current", served.graph, served.card)} == {0o640}
 
 
-def test_a_line_that_was_withdrawn_leaves_nothing(shop: Shop) -> None:
+def test_withdrawn_line_leaves_no_files(shop: Shop) -> None:
     shop.serve(1)
     shop.serve(2)
     assert lines(shop.store) == (LINE,)
@@ -118,7 +118,7 @@ def test_a_line_that_was_withdrawn_leaves_nothing(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"line": "animals"}', b"\xff" * 100])
-def test_a_damaged_name_is_no_release(shop: Shop, content: bytes) -> None:
+def test_damaged_current_file_means_no_release(shop: Shop, content: bytes) -> None:
     shop.serve(1)
     (shop.folder.path / "current").write_bytes(content)
     assert shop.folder.current() is None
@@ -128,14 +128,14 @@ def test_a_damaged_name_is_no_release(shop: Shop, content: bytes) -> None:
     assert current.version == 2
 
 
-def test_a_power_cut_at_any_step_leaves_a_current_that_works(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_cut_at_any_step_leaves_a_working_current(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.serve(1)
     shop.serve(2)
     seen, survived = set[int](), 0
     real = {name: getattr(os, name) for name in STEPS} | {"unlink": Path.unlink, "chmod": Path.chmod}
 
     def cut_at(fatal: int) -> bool:
-        """Whether the power failed at that step of an installation."""
+        """Install with a power cut at that step; return whether it happened."""
         steps = 0
 
         def counted(name: str):
@@ -177,7 +177,7 @@ def test_a_power_cut_at_any_step_leaves_a_current_that_works(shop: Shop, monkeyp
     assert seen == {2, 3}
 
 
-def test_nothing_is_named_before_it_is_on_the_disk(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_synced_before_they_are_named(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.serve(1)
     served = shop.served(2)
     synced, orders = set[int](), list[str]()

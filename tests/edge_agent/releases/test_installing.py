@@ -1,4 +1,4 @@
-"""Installing: tried in a real child before anything is swapped, and nothing but a clear error when that fails."""
+"""Installing: a trial in a real child process before the swap, and a clear error when it fails."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from edge_agent.releases.installing import Installer, Trial, Tried
-from edge_agent.releases.loading import load
+from edge_agent.releases.orders import Installed, Withdraw, Withdrawn
+from edge_agent.releases.served import load
 from edge_agent.releases.trial import tried
-from edge_agent.releases.work import Installed, Withdraw, Withdrawn
 from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, ModelError, StoreError
 from sojourn.protocol.release import Health
@@ -27,7 +27,7 @@ from tests.waiting import LIMIT, wait_until
 
 
 class Bench:
-    """An installer with its shop and data: sample e_i is of class i, 10 of each."""
+    """An installer with its releases and data: sample e_i is of class i, 10 of each."""
 
     def __init__(self, folder: Path) -> None:
         self.shop = Shop(folder / "store")
@@ -35,8 +35,8 @@ class Bench:
         np.savez(self.data.path, x=np.tile(np.eye(3, dtype=np.float32), (10, 1)), y=np.tile(CLASSES, 10))
         self.installer = self.with_program("edge_agent.releases.trial_process")
 
-    def with_program(self, program: str, patience: float = LIMIT) -> Installer:
-        return Installer(self.shop.store, self.shop.store / "blobs", self.data, patience=patience, program=program)
+    def with_program(self, program: str, timeout: float = LIMIT) -> Installer:
+        return Installer(self.shop.store, self.shop.store / "blobs", self.data, timeout=timeout, program=program)
 
     def version(self) -> int:
         current = self.shop.folder.current()
@@ -55,17 +55,17 @@ def bench(tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def quick(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """An installer that tries releases in this process, for tests that are not about the child."""
+    """An installer that tries releases in this process, for tests without the child process."""
     monkeypatch.setattr(bench.installer, "_try", lambda trial, _turn: tried(trial))
     return bench
 
 
-def test_a_release_is_tried_on_the_devices_data_beside_the_one_before(bench: Bench) -> None:
+def test_trial_compares_release_with_previous_on_local_data(bench: Bench) -> None:
     first = bench.health(1)
     assert (first.rows, first.accuracy, first.pace_before) == (30, 1.0, None)
     assert first.pace is not None
     assert 0 < first.pace.median <= first.pace.p95
-    # Class 2's samples are taken for class 0: two thirds are right, and a third of the mix has moved.
+    # Samples of class 2 are classified as 0: two thirds are correct, and a third of the mix has moved.
     wrong = np.array([[1, 0, 0], [0, 1, 0], [2, 0, 1]], np.float32)
     second = bench.health(2, wrong)
     assert [second.accuracy, second.accuracy_before] == [pytest.approx(2 / 3), 1.0]
@@ -74,7 +74,7 @@ def test_a_release_is_tried_on_the_devices_data_beside_the_one_before(bench: Ben
     assert bench.version() == 2
 
 
-def test_a_release_that_was_served_before_is_swapped_without_a_trial(bench: Bench) -> None:
+def test_previously_served_release_is_swapped_without_trial(bench: Bench) -> None:
     bench.shop.serve(1)
     bench.shop.serve(2)
     done = bench.with_program("no.such.program")(bench.shop.install(1, known=True))
@@ -82,78 +82,78 @@ def test_a_release_that_was_served_before_is_swapped_without_a_trial(bench: Benc
     assert bench.version() == 1
 
 
-def test_a_known_release_whose_files_are_gone_is_tried_as_if_new(quick: Bench) -> None:
+def test_known_release_with_missing_files_is_tried_as_new(quick: Bench) -> None:
     quick.shop.serve(2)
     assert quick.health(1, known=True).rows == 30
     assert quick.version() == 1
 
 
-def test_what_was_swapped_in_before_a_power_cut_is_measured_against_the_one_before(quick: Bench) -> None:
+def test_release_swapped_before_power_cut_is_compared_again(quick: Bench) -> None:
     quick.shop.serve(1)
     wrong = np.array([[1, 0, 0], [0, 1, 0], [2, 0, 1]], np.float32)
     asked = quick.health(2, wrong)
-    again = quick.health(2, wrong)  # as an agent does that had no time to write down how it went
+    again = quick.health(2, wrong)  # as after a power cut before the outcome was recorded
     assert (again.accuracy, again.accuracy_before, again.drift) == (asked.accuracy, asked.accuracy_before, asked.drift)
     assert quick.version() == 2
     assert there(quick.shop.folder.previous()).version == 1
 
 
-def test_an_older_release_is_not_measured_against_what_it_replaces(quick: Bench) -> None:
+def test_older_release_is_not_compared_with_its_successor(quick: Bench) -> None:
     quick.shop.serve(2)
     assert quick.health(1).pace_before is None
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "output"),
     [
-        ({"graph": b"no graph"}, "release 2 of animals is refused: it is no ONNX file"),
-        ({"graph": graph_of(weights_of(3))}, "differ here by up to 1 "),
+        ({"graph": b"no graph"}, "release 2 of animals is rejected: it is not an ONNX file"),
+        ({"graph": graph_of(weights_of(3))}, "differ by up to 1 "),
         ({"card": card_of(2, line="plants")}, "release 2 of plants"),
     ],
 )
-def test_a_release_that_fails_its_trial_changes_nothing(quick: Bench, more: dict[str, object], said: str) -> None:
+def test_failed_trial_changes_nothing(quick: Bench, more: dict[str, object], output: str) -> None:
     before = quick.shop.serve(1)
     work = quick.shop.install(2, **more)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=output):
         quick.installer(msgspec.structs.replace(work, line=LINE))
     assert quick.shop.folder.current() == before
     assert {path.name for path in quick.shop.folder.path.iterdir()} == {"current", before.graph, before.card}
 
 
-def test_withdrawing_serves_nothing(bench: Bench) -> None:
+def test_withdrawal_serves_nothing(bench: Bench) -> None:
     bench.shop.serve(1)
     assert bench.installer(Withdraw(LINE)) == Withdrawn()
     assert bench.version() == 0
 
 
-def test_blobs_that_are_missing_are_said(bench: Bench) -> None:
+def test_missing_blobs_are_reported(bench: Bench) -> None:
     work = bench.shop.install(1)
     bench.shop.blobs.sweep(set())
-    with pytest.raises(StoreError, match="is not here"):
+    with pytest.raises(StoreError, match="is missing"):
         bench.installer(work)
 
 
 @pytest.mark.parametrize(
-    ("program", "patience", "said"),
+    ("program", "timeout", "output"),
     [
         ("import os; os.kill(os.getpid(), 9)", LIMIT, "ended by signal 9"),
-        ("import sys; sys.exit('out of luck')", LIMIT, "exit code 1; its last words: out of luck"),
-        ("print('hello')", LIMIT, "gave no answer"),
-        ("import time; time.sleep(3600)", 0.5, "without an end"),
+        ("import sys; sys.exit('out of luck')", LIMIT, "exit code 1; last output: out of luck"),
+        ("print('hello')", LIMIT, "no reply: the process ended with exit code 0"),
+        ("import time; time.sleep(3600)", 0.5, "did not end within 0.5 s"),
     ],
 )
-def test_a_child_that_dies_or_hangs_is_a_clear_error(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, patience: float, said: str
+def test_dead_or_hanging_trial_process_is_a_clear_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, timeout: float, output: str
 ) -> None:
     (tmp_path / "odd_trial.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     bench.shop.serve(1)
-    with pytest.raises(MachineError, match=said):
-        bench.with_program("odd_trial", patience)(bench.shop.install(2))
+    with pytest.raises(MachineError, match=output):
+        bench.with_program("odd_trial", timeout)(bench.shop.install(2))
     assert bench.version() == 1
 
 
-def test_what_libraries_print_does_not_get_into_the_answer(
+def test_library_prints_do_not_corrupt_the_trial_result(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     chatty = "import os\nfrom edge_agent.releases import trial as t, trial_process\nold = t.tried\n"
@@ -166,55 +166,53 @@ def test_what_libraries_print_does_not_get_into_the_answer(
     assert done.health.rows == 30
 
 
-def test_a_newer_order_ends_the_trial_of_an_older_one(
+def test_newer_order_ends_the_trial_of_an_older_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "endless_trial.py").write_text("import time; time.sleep(3600)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     bench.shop.serve(1)
-    installer, said = bench.with_program("endless_trial"), list[str]()
+    installer, output = bench.with_program("endless_trial"), list[str]()
 
     def install() -> None:
         try:
             installer(bench.shop.install(2))
         except MachineError as error:
-            said.append(str(error))
+            output.append(str(error))
 
     thread = threading.Thread(target=install)
     thread.start()
     wait_until(lambda: installer._trials, "a trial that is under way")
     installer(bench.shop.install(1, known=True))
     thread.join(LIMIT)
-    assert said == [f"an order on {LINE} was overtaken by a newer one"]
+    assert output == [f"a newer order on {LINE} replaced this one"]
     assert bench.version() == 1
 
 
-def test_work_that_was_dropped_before_its_thread_ran_is_not_done(bench: Bench) -> None:
+def test_work_dropped_before_its_thread_ran_is_not_done(bench: Bench) -> None:
     bench.shop.serve(1)
     bench.shop.serve(2)
     for work in (bench.shop.install(3), bench.shop.install(1, known=True), Withdraw(LINE)):
         bench.installer.expect(work)
         bench.installer.drop(LINE)
-        with pytest.raises(MachineError, match="overtaken"):
+        with pytest.raises(MachineError, match="a newer order"):
             bench.installer(work)
         assert bench.version() == 2
 
 
-def test_an_order_that_comes_when_the_trial_has_just_ended_still_wins(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def overtaken(_trial: Trial, _turn: int) -> Tried:
+def test_order_arriving_just_after_a_trial_still_wins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replaced(_trial: Trial, _turn: int) -> Tried:
         bench.installer.drop(LINE)
         return Tried(None, Health())
 
-    monkeypatch.setattr(bench.installer, "_try", overtaken)
-    with pytest.raises(MachineError, match="overtaken"):
+    monkeypatch.setattr(bench.installer, "_try", replaced)
+    with pytest.raises(MachineError, match="a newer order"):
         bench.installer(bench.shop.install(1))
     assert bench.version() == 0
 
 
-def test_an_installer_that_is_killed_at_any_moment_leaves_a_current_that_works(bench: Bench) -> None:
-    """A real process that swaps as fast as it can, killed again and again."""
+def test_installer_killed_at_any_time_leaves_a_working_current(bench: Bench) -> None:
+    """A real process that swaps as fast as possible, killed repeatedly."""
     program = f"""
 import sys, itertools, pathlib
 from edge_agent.releases.installing import Installer
@@ -235,7 +233,7 @@ for served in itertools.cycle(works):
         child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment)
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        if attempt > 2:  # in the other attempts it may be killed before its first swap
+        if attempt > 2:  # the first attempts may be killed before the first swap
             wait_until(lambda before=before: folder.identity() != before, "another release")  # type: ignore[misc]
         time.sleep(0.003 + 0.0137 * attempt)
         child.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Releases on a device: which orders are obeyed, what is fetched, tried and served, and what survives a restart."""
+"""Releases on a device: which orders are performed, what is fetched, tried and served, and restarts."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import msgspec
 import pytest
 
 from edge_agent.records import ReleaseEnded, ReleaseOrdered, ServedRelease
-from edge_agent.releases.machine import LINES
-from edge_agent.releases.work import Install, Installed, Usage, Withdraw, Withdrawn
-from edge_agent.training.work import Train
+from edge_agent.releases.machine import MAX_LINES
+from edge_agent.releases.orders import Install, Installed, Usage, Withdraw, Withdrawn
+from edge_agent.training.messages import Train
 from sojourn.node.machine import (
     Append,
-    Did,
-    DidNot,
-    Do,
+    CancelWork,
     Effect,
     Event,
-    Linked,
+    LinkUp,
+    LocalEvent,
     Pull,
     Pulled,
     PullFailed,
     Received,
     Send,
-    Told,
-    Undo,
-    Woke,
+    StartWork,
+    TimerFired,
+    WorkDone,
+    WorkFailed,
 )
-from sojourn.protocol.release import Goods, Health, Order, Pace, Parcel, SignedOrder, sign
+from sojourn.protocol.release import BlobRef, Goods, Health, Order, Pace, SignedOrder, sign
 from sojourn.protocol.release_messages import Release, ReleaseReport
 from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MODEL, Bench, trained, visit
 from tests.edge_agent.releases.serving_bench import (
@@ -55,7 +55,7 @@ from tests.sojourn.store.replays import sends
 # --- one release
 
 
-def test_an_order_is_kept_before_anything_leaves_and_its_goods_are_fetched() -> None:
+def test_order_is_stored_before_replies_and_fetching() -> None:
     it = bench()
     effects = it.ask(release(1, 1))
     first = effects[0]
@@ -72,11 +72,11 @@ def test_an_order_is_kept_before_anything_leaves_and_its_goods_are_fetched() -> 
     assert it.agent.live() >= {goods(1).graph.digest, goods(1).card.digest}
 
 
-def test_it_is_tried_when_all_is_here_and_then_served() -> None:
+def test_release_is_tried_once_fetched_and_then_served() -> None:
     it = bench()
     it.ask(release(1, 1))
-    assert works(it.tell(Pulled(goods(1).card.digest))) == []
-    assert works(it.tell(Pulled(goods(1).graph.digest))) == [Install("l", 1, goods(1))]
+    assert works(it.notify(Pulled(goods(1).card.digest))) == []
+    assert works(it.notify(Pulled(goods(1).graph.digest))) == [Install("l", 1, goods(1))]
     assert reports(it.ask(release(1, 1))) == [(1, 0, "checking")]
     effects = installed(it)
     (appended,) = [effect for effect in effects if isinstance(effect, Append)]
@@ -87,16 +87,16 @@ def test_it_is_tried_when_all_is_here_and_then_served() -> None:
     assert not it.agent.live() & {goods(1).graph.digest, goods(1).card.digest}
 
 
-def test_goods_that_are_one_blob_are_fetched_once() -> None:
+def test_shared_blob_of_graph_and_card_is_fetched_once() -> None:
     it = bench()
     parcel = goods(1).graph
     signed = sign(Order("f", "l", 1, 1, Goods(parcel, parcel)), SIGNER)
     pulls = [effect for effect in it.ask(Release(signed, None, None)) if isinstance(effect, Pull)]
     assert len(pulls) == 1
-    assert works(it.tell(Pulled(parcel.digest))) == [Install("l", 1, Goods(parcel, parcel))]
+    assert works(it.notify(Pulled(parcel.digest))) == [Install("l", 1, Goods(parcel, parcel))]
 
 
-def test_an_order_that_comes_again_is_answered_and_not_obeyed_again() -> None:
+def test_repeated_order_is_answered_but_not_executed_again() -> None:
     it = serving()
     for serial in (1, 1):
         effects = it.ask(release(serial, 1))
@@ -104,11 +104,11 @@ def test_an_order_that_comes_again_is_answered_and_not_obeyed_again() -> None:
         assert len(effects) == 1
 
 
-def test_a_release_that_fails_its_trial_leaves_what_is_served() -> None:
+def test_failed_trial_keeps_the_served_release() -> None:
     it = serving()
     it.ask(release(2, 2))
     arrive(it, 2)
-    effects = it.tell(DidNot(it.work, "failed", "x" * 5000))
+    effects = it.notify(WorkFailed(it.work, "failed", "x" * 5000))
     (report,) = sends(effects)
     assert (report.serial, report.version, report.state, len(report.detail)) == (2, 1, "failed", 2000)
     assert works(effects) == []
@@ -116,7 +116,7 @@ def test_a_release_that_fails_its_trial_leaves_what_is_served() -> None:
     assert reports(it.ask(release(2, 2))) == [(2, 1, "failed")]
 
 
-def test_a_newer_version_takes_the_place_of_the_older_one_which_is_kept() -> None:
+def test_newer_version_keeps_the_older_one_as_previous() -> None:
     it = serving()
     it.ask(release(3, 2))
     assert served(it) == 1
@@ -125,7 +125,7 @@ def test_a_newer_version_takes_the_place_of_the_older_one_which_is_kept() -> Non
     assert (line(it).serving, line(it).previous) == (ServedRelease(2, goods(2)), ServedRelease(1, goods(1)))
 
 
-# --- what is not obeyed
+# --- refused orders
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_newer_version_takes_the_place_of_the_older_one_which_is_kept() -> Non
         (None, release(5, 2, fleet="g"), "for the fleet 'g'"),
     ],
 )
-def test_an_order_that_is_not_for_us_or_of_nobody_we_trust_is_refused_and_forgotten(key, message, why) -> None:
+def test_order_for_others_or_by_untrusted_key_is_refused(key, message, why) -> None:
     it = bench(key)
     effects = it.ask(message)
     (report,) = sends(effects)
@@ -146,13 +146,13 @@ def test_an_order_that_is_not_for_us_or_of_nobody_we_trust_is_refused_and_forgot
     assert it.agent.state.lines == {}
 
 
-def test_a_refusal_says_what_is_served() -> None:
+def test_refusal_reports_the_served_version() -> None:
     it = serving(3)
     assert reports(it.ask(release(9, 4, OTHER))) == [(9, 3, "refused")]
     assert line(it).order.serial == 1
 
 
-def test_a_changed_order_is_refused_and_an_unreadable_one_is_passed_over() -> None:
+def test_altered_order_is_refused_and_unreadable_one_ignored() -> None:
     it = bench()
     signed = sign(order(1, 1), SIGNER)
     other = SignedOrder(sign(order(1, 2), SIGNER).order, signed.signature)
@@ -162,14 +162,14 @@ def test_a_changed_order_is_refused_and_an_unreadable_one_is_passed_over() -> No
     assert it.records == []
 
 
-def test_an_older_serial_is_answered_with_what_we_know() -> None:
+def test_older_serial_is_answered_with_the_current_state() -> None:
     it = serving(2, serial=4)
     effects = it.ask(release(3, 9))
     assert reports(effects) == [(4, 2, "serving")]
     assert len(effects) == 1
 
 
-def test_an_older_version_takes_a_rollback() -> None:
+def test_older_version_requires_a_rollback() -> None:
     it = serving(2)
     effects = it.ask(release(2, 1))
     assert reports(effects) == [(2, 2, "refused")]
@@ -181,30 +181,30 @@ def test_an_older_version_takes_a_rollback() -> None:
     assert served(it) == 1
 
 
-def test_to_serve_nothing_takes_a_rollback_too() -> None:
+def test_serving_nothing_requires_a_rollback() -> None:
     it = serving(2)
     assert reports(it.ask(release(2, 0))) == [(2, 2, "refused")]
     effects = it.ask(release(3, 0, rollback=True))
     assert works(effects) == [Withdraw("l")]
-    assert reports(it.tell(Did(it.work, Withdrawn()))) == [(3, 0, "withdrawn")]
+    assert reports(it.notify(WorkDone(it.work, Withdrawn()))) == [(3, 0, "withdrawn")]
     assert served(it) == 0
 
 
-def test_one_line_more_than_a_device_may_serve_is_refused() -> None:
+def test_order_beyond_the_line_limit_is_refused() -> None:
     it = bench()
-    for number in range(LINES):
+    for number in range(MAX_LINES):
         it.ask(release(1, 1, line=f"line-{number}"))
-    assert len(it.agent.state.lines) == LINES == 16
+    assert len(it.agent.state.lines) == MAX_LINES == 16
     effects = it.ask(release(1, 1, line="one-more"))
     assert reports(effects) == [(1, 0, "refused")]
-    assert "16 model lines already" in sends(effects)[0].detail
+    assert "already serves 16 model lines" in sends(effects)[0].detail
     assert reports(it.ask(release(2, 2, line="line-3"))) == [(2, 0, "fetching")]
 
 
-# --- going back
+# --- rollbacks
 
 
-def test_going_back_takes_no_trial_and_no_fetching() -> None:
+def test_rollback_needs_no_trial_and_no_fetching() -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
@@ -216,20 +216,20 @@ def test_going_back_takes_no_trial_and_no_fetching() -> None:
     assert (line(it).serving, line(it).previous) == (ServedRelease(1, goods(1)), ServedRelease(2, goods(2)))
 
 
-def test_what_should_be_here_and_is_damaged_is_fetched_anew() -> None:
+def test_damaged_previous_release_is_fetched_again() -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
     installed(it)
     it.ask(release(3, 1, rollback=True))
-    effects = it.tell(DidNot(it.work, "failed", "the graph is not here"))
+    effects = it.notify(WorkFailed(it.work, "failed", "the graph is not here"))
     assert len([effect for effect in effects if isinstance(effect, Pull)]) == 2
     assert line(it).state == "fetching"
     assert works(arrive(it, 1)) == [Install("l", 1, goods(1))]
     assert reports(installed(it)) == [(3, 1, "serving")]
 
 
-def test_what_is_served_already_is_served_at_once() -> None:
+def test_release_already_served_is_reported_at_once() -> None:
     it = serving(1)
     effects = it.ask(release(2, 1))
     assert len([effect for effect in effects if isinstance(effect, Append)]) == 2
@@ -237,7 +237,7 @@ def test_what_is_served_already_is_served_at_once() -> None:
     assert sends(effects) == [ReleaseReport("l", 2, 1, "serving", "", FINE)]
 
 
-def test_the_same_goods_under_another_version_are_served_under_it() -> None:
+def test_same_files_are_served_under_a_new_version() -> None:
     it = serving(1)
     parcel = goods(1)
     effects = it.ask(Release(sign(Order("f", "l", 2, 5, parcel), SIGNER), None, None))
@@ -249,47 +249,47 @@ def test_the_same_goods_under_another_version_are_served_under_it() -> None:
     assert reports(installed(it)) == [(2, 5, "serving")]
 
 
-def test_after_nothing_was_served_the_one_before_comes_back_without_a_trial() -> None:
+def test_withdrawn_release_returns_without_a_trial() -> None:
     it = serving(1)
     it.ask(release(2, 0, rollback=True))
-    it.tell(Did(it.work, Withdrawn()))
+    it.notify(WorkDone(it.work, Withdrawn()))
     assert works(it.ask(release(3, 1))) == [Install("l", 1, goods(1), known=True)]
 
 
 # --- superseded
 
 
-def test_a_newer_order_while_fetching_fetches_the_newer_goods() -> None:
+def test_newer_order_while_fetching_fetches_the_newer_files() -> None:
     it = bench()
     it.ask(release(1, 1))
-    it.tell(Pulled(goods(1).graph.digest))
+    it.notify(Pulled(goods(1).graph.digest))
     it.ask(release(2, 2))
-    assert works(it.tell(Pulled(goods(1).card.digest))) == []
+    assert works(it.notify(Pulled(goods(1).card.digest))) == []
     assert works(arrive(it, 2)) == [Install("l", 2, goods(2))]
     assert not it.agent.live() & {goods(1).graph.digest}
 
 
-def test_a_newer_order_while_trying_ends_the_trial_and_what_is_late_of_it_is_not_heard() -> None:
+def test_newer_order_cancels_the_trial_and_ignores_its_result() -> None:
     it = bench()
     it.ask(release(1, 1))
     arrive(it, 1)
     old = it.work
     effects = it.ask(release(2, 2))
-    assert [effect for effect in effects if isinstance(effect, Undo)] == [Undo(old)]
+    assert [effect for effect in effects if isinstance(effect, CancelWork)] == [CancelWork(old)]
     assert it.agent._releases.trying is False
     arrive(it, 2)
     assert it.work != old
-    it.tell(Did(old, Installed(FINE)))
+    it.notify(WorkDone(old, Installed(FINE)))
     assert line(it).state == "fetching"
     assert reports(installed(it)) == [(2, 2, "serving")]
 
 
-def test_back_to_what_is_served_while_another_is_tried_makes_sure_of_it() -> None:
+def test_rollback_during_a_trial_reinstalls_the_served_release() -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
     effects = it.ask(release(3, 1, rollback=True))
-    # The trial may have swapped version 2 in just before it was ended.
+    # The trial may have installed version 2 just before it was cancelled.
     assert works(effects) == [Install("l", 1, goods(1), known=True)]
     assert line(it).state == "fetching"
     effects = installed(it, Health())
@@ -297,7 +297,7 @@ def test_back_to_what_is_served_while_another_is_tried_makes_sure_of_it() -> Non
     assert line(it).unsure is False
 
 
-def test_a_refusal_while_another_is_tried_makes_sure_of_what_is_served() -> None:
+def test_refusal_during_a_trial_reinstalls_the_served_release() -> None:
     it = serving(3)
     it.ask(release(2, 4))
     arrive(it, 4)
@@ -309,7 +309,7 @@ def test_a_refusal_while_another_is_tried_makes_sure_of_what_is_served() -> None
     assert line(it).state == "refused"
 
 
-def test_what_takes_no_time_is_let_be_and_what_follows_waits_for_it() -> None:
+def test_next_order_waits_for_an_unfinished_rollback() -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
@@ -318,18 +318,18 @@ def test_what_takes_no_time_is_let_be_and_what_follows_waits_for_it() -> None:
     back = it.work
     it.ask(release(4, 3))
     assert works(arrive(it, 3)) == []
-    effects = it.tell(Did(back, Installed(Health())))
+    effects = it.notify(WorkDone(back, Installed(Health())))
     assert reports(effects) == []
     assert works(effects) == [Install("l", 3, goods(3))]
     assert served(it) == 2
     assert reports(installed(it)) == [(4, 3, "serving")]
 
 
-# --- a program cannot load it
+# --- programs that cannot load a release
 
 
-def failing(version=2, why="no such operator") -> Told:
-    return Told(Usage("l", version, Health(), why))
+def failing(version=2, why="no such operator") -> LocalEvent:
+    return LocalEvent(Usage("l", version, Health(), why))
 
 
 def fallen() -> tuple[ServingBench, list[Any]]:
@@ -337,10 +337,10 @@ def fallen() -> tuple[ServingBench, list[Any]]:
     it.ask(release(2, 2))
     arrive(it, 2)
     installed(it)
-    return it, it.tell(failing())
+    return it, it.notify(failing())
 
 
-def test_a_release_that_a_program_cannot_load_gives_way_to_the_one_before() -> None:
+def test_unloadable_release_falls_back_to_the_previous_one() -> None:
     it, effects = fallen()
     (appended,) = [effect for effect in effects if isinstance(effect, Append)]
     assert appended.sync
@@ -352,64 +352,64 @@ def test_a_release_that_a_program_cannot_load_gives_way_to_the_one_before() -> N
     assert installed(it, Health()) == []
     assert line(it).state == "fell-back"
     assert (line(it).serving, line(it).previous) == (ServedRelease(1, goods(1)), None)
-    assert it.tell(failing()) == []
+    assert it.notify(failing()) == []
 
 
-def test_the_first_release_that_cannot_be_loaded_is_withdrawn() -> None:
+def test_unloadable_first_release_is_withdrawn() -> None:
     it = serving(1)
-    effects = it.tell(failing(1))
+    effects = it.notify(failing(1))
     assert reports(effects) == [(1, 0, "fell-back")]
     assert works(effects) == [Withdraw("l")]
-    assert it.tell(Did(it.work, Withdrawn())) == []
+    assert it.notify(WorkDone(it.work, Withdrawn())) == []
 
 
-def test_the_order_back_after_a_fall_makes_sure_that_it_was_one() -> None:
+def test_rollback_during_a_fallback_reinstalls_the_release() -> None:
     it, _ = fallen()
     falling = it.work
     effects = it.ask(release(3, 1, rollback=True))
-    assert not [effect for effect in effects if isinstance(effect, Undo)]
+    assert not [effect for effect in effects if isinstance(effect, CancelWork)]
     assert works(effects) == []
-    assert works(it.tell(Did(falling, Installed(Health())))) == [Install("l", 1, goods(1), known=True)]
+    assert works(it.notify(WorkDone(falling, Installed(Health())))) == [Install("l", 1, goods(1), known=True)]
     assert reports(installed(it, Health())) == [(3, 1, "serving")]
 
 
-def test_a_release_that_stayed_because_a_newer_one_failed_can_fall_too() -> None:
+def test_release_kept_after_a_failed_successor_can_fall_back() -> None:
     it = serving(1)
     for serial, version in ((2, 2), (3, 3)):
         it.ask(release(serial, version))
         arrive(it, version)
-        it.tell(Did(it.work, Installed(FINE)) if version == 2 else DidNot(it.work, "failed", "bad"))
+        it.notify(WorkDone(it.work, Installed(FINE)) if version == 2 else WorkFailed(it.work, "failed", "bad"))
     assert (served(it), line(it).state) == (2, "failed")
-    effects = it.tell(failing(2))
+    effects = it.notify(failing(2))
     assert reports(effects) == [(3, 1, "fell-back")]
     assert works(effects) == [Install("l", 1, goods(1), known=True)]
 
 
-def test_what_was_fallen_back_to_is_not_given_up_too() -> None:
+def test_fallback_release_is_not_dropped_on_failure() -> None:
     it, _ = fallen()
     installed(it, Health())
-    effects = it.tell(failing(1))
+    effects = it.notify(failing(1))
     assert works(effects) == []
     assert served(it) == 1
 
 
-def test_a_fall_that_does_not_succeed_is_said() -> None:
+def test_failed_fallback_is_logged() -> None:
     it, _ = fallen()
-    (said,) = it.tell(DidNot(it.work, "failed", "it is damaged"))
-    assert "not served again: it is damaged" in said.text
+    (output,) = it.notify(WorkFailed(it.work, "failed", "it is damaged"))
+    assert "could not be restored: it is damaged" in output.text
 
 
-def test_the_use_of_another_version_or_an_unknown_line_is_old_news() -> None:
+def test_usage_of_other_version_or_unknown_line_is_ignored() -> None:
     it = serving(2)
-    assert it.tell(Told(Usage("l", 1, Health(errors=5), "bad"))) == []
-    assert it.tell(Told(Usage("other", 2, Health(errors=5)))) == []
-    assert bench().tell(Told(Usage("l", 1, Health()))) == []
+    assert it.notify(LocalEvent(Usage("l", 1, Health(errors=5), "bad"))) == []
+    assert it.notify(LocalEvent(Usage("other", 2, Health(errors=5)))) == []
+    assert bench().notify(LocalEvent(Usage("l", 1, Health()))) == []
 
 
-def test_use_is_reported_beside_what_the_trial_found() -> None:
+def test_usage_is_reported_together_with_trial_results() -> None:
     it = serving(1)
     use = Health(predictions=70, live=Pace(5, 6), live_before=Pace(3, 4), live_drift=0.25, errors=2, mix=(0.5, 0.5))
-    (report,) = sends(it.tell(Told(Usage("l", 1, use))))
+    (report,) = sends(it.notify(LocalEvent(Usage("l", 1, use))))
     assert report.health == msgspec.structs.replace(use, rows=FINE.rows, pace=FINE.pace)
     assert sends(it.ask(release(1, 1))) == [report]
     it.ask(release(2, 2))
@@ -419,56 +419,56 @@ def test_use_is_reported_beside_what_the_trial_found() -> None:
 
 
 @pytest.mark.parametrize("why", ["", "no such operator"])
-def test_what_programs_report_of_a_version_before_its_installation_ends_counts(why) -> None:
+def test_usage_during_installation_counts_afterwards(why) -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
-    assert it.tell(Told(Usage("l", 2, Health(errors=1), why))) == []
-    told = sends(installed(it))
+    assert it.notify(LocalEvent(Usage("l", 2, Health(errors=1), why))) == []
+    reported = sends(installed(it))
     if why:
-        assert [(report.version, report.state, report.detail) for report in told] == [
+        assert [(report.version, report.state, report.detail) for report in reported] == [
             (2, "serving", ""),
             (1, "fell-back", why),
         ]
     else:
-        assert told[-1].health == msgspec.structs.replace(FINE, errors=1)
+        assert reported[-1].health == msgspec.structs.replace(FINE, errors=1)
 
 
-def test_what_programs_report_of_a_version_whose_installation_fails_is_dropped() -> None:
+def test_usage_of_a_failed_installation_is_dropped() -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
-    it.tell(Told(Usage("l", 2, Health(errors=1))))
-    it.tell(DidNot(it.work, "failed", "bad"))
+    it.notify(LocalEvent(Usage("l", 2, Health(errors=1))))
+    it.notify(WorkFailed(it.work, "failed", "bad"))
     it.ask(release(3, 2))
     arrive(it, 2)
     assert sends(installed(it))[-1].health == FINE
 
 
-# --- fetching in vain
+# --- failed fetches
 
 
-def test_goods_that_are_gone_are_asked_for_when_the_order_is_repeated() -> None:
+def test_missing_blobs_are_requested_when_the_order_repeats() -> None:
     it = bench()
     it.ask(release(1, 1))
-    assert it.tell(PullFailed(goods(1).graph.digest, "gone")) == []
-    assert works(it.tell(Pulled(goods(1).card.digest))) == []
+    assert it.notify(PullFailed(goods(1).graph.digest, "gone")) == []
+    assert works(it.notify(Pulled(goods(1).card.digest))) == []
     assert it.agent.live() >= {goods(1).card.digest}
     effects = it.ask(release(1, 1))
     assert len([effect for effect in effects if isinstance(effect, Pull)]) == 2
     assert works(arrive(it, 1)) == [Install("l", 1, goods(1))]
 
 
-def test_a_full_disk_ends_it_and_what_was_served_stays() -> None:
+def test_full_disk_fails_the_order_and_keeps_served_release() -> None:
     it = serving(1)
     it.ask(release(2, 2))
-    effects = it.tell(PullFailed(goods(2).graph.digest, "disk"))
+    effects = it.notify(PullFailed(goods(2).graph.digest, "disk"))
     assert reports(effects) == [(2, 1, "failed")]
     assert sends(effects)[0].detail == "the disk is full"
-    assert works(it.tell(Pulled(goods(2).card.digest))) == []
+    assert works(it.notify(Pulled(goods(2).card.digest))) == []
 
 
-def test_an_order_repeated_while_it_is_fetched_asks_for_nothing_more() -> None:
+def test_repeated_order_while_fetching_requests_nothing_more() -> None:
     it = bench()
     it.ask(release(1, 1))
     effects = it.ask(release(1, 1))
@@ -476,7 +476,7 @@ def test_an_order_repeated_while_it_is_fetched_asks_for_nothing_more() -> None:
     assert len(effects) == 1
 
 
-def test_a_device_that_moved_reports_and_fetches_where_it_is_asked() -> None:
+def test_moved_device_reports_to_and_fetches_from_the_new_edge() -> None:
     it = bench()
     it.ask(release(1, 1))
     effects = it.ask(release(1, 1), sender=ELSEWHERE)
@@ -489,13 +489,13 @@ def test_a_device_that_moved_reports_and_fetches_where_it_is_asked() -> None:
 def test_all_lines_are_reported_when_the_link_is_up() -> None:
     it = serving(1)
     it.ask(release(1, 2, line="m"))
-    assert reports(it.tell(Linked())) == [(1, 1, "serving"), (1, 0, "fetching")]
+    assert reports(it.notify(LinkUp())) == [(1, 1, "serving"), (1, 0, "fetching")]
 
 
-# --- beside visits
+# --- releases during visits
 
 
-def test_a_release_waits_for_the_visit_that_is_under_way() -> None:
+def test_release_waits_for_the_current_visit() -> None:
     it = bench()
     it.take(visit())
     training = it.work
@@ -503,34 +503,34 @@ def test_a_release_waits_for_the_visit_that_is_under_way() -> None:
     assert works(arrive(it, 1)) == []
     assert reports(it.ask(release(1, 1))) == [(1, 0, "checking")]
     assert it.agent.live() >= {goods(1).graph.digest}
-    effects = it.tell(Did(training, trained()))
+    effects = it.notify(WorkDone(training, trained()))
     assert works(effects) == [Install("l", 1, goods(1))]
 
 
-def test_a_visit_waits_for_the_release_that_is_tried_without_asking_to_be_woken_all_the_time() -> None:
+def test_visit_waits_for_the_trial_without_busy_wakeups() -> None:
     it = bench()
     it.ask(release(1, 1))
     arrive(it, 1)
     trial = it.work
     it.ask(visit())
-    it.tell(Pulled(KIT.digest))
-    assert works(it.tell(Pulled(MODEL.digest))) == []
+    it.notify(Pulled(KIT.digest))
+    assert works(it.notify(Pulled(MODEL.digest))) == []
     now = 0.0
     for _ in range(200):
         wake = it.agent.wake_at()
         if wake is None:
             break
-        assert works(it.tell(Woke(), max(now, wake))) == []
+        assert works(it.notify(TimerFired(), max(now, wake))) == []
         again = it.agent.wake_at()
         assert again is None or again > max(now, wake)
         now = max(now, wake)
     assert now > visit().lease
-    (work,) = works(it.tell(Did(trial, Installed(FINE)), now))
+    (work,) = works(it.notify(WorkDone(trial, Installed(FINE)), now))
     assert isinstance(work, Train)
     assert served(it) == 1
 
 
-def test_two_releases_are_tried_one_after_the_other_and_a_visit_between_them() -> None:
+def test_trials_run_one_at_a_time_with_a_visit_in_between() -> None:
     it = bench()
     it.ask(release(1, 1))
     it.ask(release(1, 2, line="m"))
@@ -538,13 +538,13 @@ def test_two_releases_are_tried_one_after_the_other_and_a_visit_between_them() -
     assert first == [Install("l", 1, goods(1))]
     trial = it.work
     it.take(visit())
-    effects = it.tell(Did(trial, Installed(FINE)))
+    effects = it.notify(WorkDone(trial, Installed(FINE)))
     (work,) = works(effects)
     assert isinstance(work, Train)
-    assert works(it.tell(Did(it.work, trained()))) == [Install("m", 2, goods(2))]
+    assert works(it.notify(WorkDone(it.work, trained()))) == [Install("m", 2, goods(2))]
 
 
-def test_going_back_does_not_wait_for_a_visit_nor_a_visit_for_it() -> None:
+def test_rollback_and_visit_do_not_wait_for_each_other() -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
@@ -562,20 +562,20 @@ def test_going_back_does_not_wait_for_a_visit_nor_a_visit_for_it() -> None:
     assert "release" not in other.work
 
 
-def test_goods_that_a_visit_needs_too_come_for_both() -> None:
+def test_blob_needed_by_visit_and_release_serves_both() -> None:
     it = bench()
-    shared = Goods(Parcel(KIT.digest, KIT.size), goods(1).card)
+    shared = Goods(BlobRef(KIT.digest, KIT.size), goods(1).card)
     it.ask(Release(sign(Order("f", "l", 1, 1, shared), SIGNER), None, None))
     it.ask(visit())
-    it.tell(Pulled(goods(1).card.digest))
-    it.tell(Pulled(KIT.digest))
-    (work,) = works(it.tell(Pulled(MODEL.digest)))
+    it.notify(Pulled(goods(1).card.digest))
+    it.notify(Pulled(KIT.digest))
+    (work,) = works(it.notify(Pulled(MODEL.digest)))
     assert isinstance(work, Train)
-    assert works(it.tell(Did(it.work, trained()))) == [Install("l", 1, shared)]
+    assert works(it.notify(WorkDone(it.work, trained()))) == [Install("l", 1, shared)]
     gone = bench()
     gone.ask(Release(sign(Order("f", "l", 1, 1, shared), SIGNER), None, None))
     gone.ask(visit())
-    effects = gone.tell(PullFailed(KIT.digest, "disk"))
+    effects = gone.notify(PullFailed(KIT.digest, "disk"))
     assert reports(effects) == [(1, 0, "failed")]
     assert gone.agent.state.held == {}
 
@@ -583,7 +583,7 @@ def test_goods_that_a_visit_needs_too_come_for_both() -> None:
 # --- restarts
 
 
-def test_after_a_restart_an_order_that_did_not_end_is_taken_up() -> None:
+def test_restart_resumes_an_unfinished_order() -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
@@ -594,39 +594,39 @@ def test_after_a_restart_an_order_that_did_not_end_is_taken_up() -> None:
     assert reports(installed(it)) == [(2, 2, "serving")]
 
 
-def test_after_a_restart_what_takes_no_fetching_is_done_at_once() -> None:
+def test_restart_completes_a_withdrawal_at_once() -> None:
     it = serving(1)
     it.ask(release(2, 0, rollback=True))
     effects = it.reborn().start(0.0)
     it.note(effects)
     assert works(effects) == [Withdraw("l")]
-    assert reports(it.tell(Did(it.work, Withdrawn()))) == [(2, 0, "withdrawn")]
+    assert reports(it.notify(WorkDone(it.work, Withdrawn()))) == [(2, 0, "withdrawn")]
 
 
-def test_after_a_restart_a_fall_is_completed() -> None:
+def test_restart_completes_a_fallback() -> None:
     it, _ = fallen()
     effects = it.reborn().start(0.0)
     it.note(effects)
     assert works(effects) == [Install("l", 1, goods(1), known=True)]
-    assert reports(it.tell(Linked())) == [(2, 1, "fell-back")]
+    assert reports(it.notify(LinkUp())) == [(2, 1, "fell-back")]
 
 
-def test_after_a_restart_the_order_back_is_not_taken_for_done_where_a_trial_may_have_ended_unheard() -> None:
+def test_rollback_after_restart_reinstalls_if_trial_may_be_done() -> None:
     it = serving(1)
     it.ask(release(2, 2))
-    arrive(it, 2)  # swapped in on the disk, and then the power fails
+    arrive(it, 2)  # installed on the disk, and then the power fails
     it.note(it.reborn().start(0.0))
     assert works(it.ask(release(3, 1, rollback=True))) == [Install("l", 1, goods(1), known=True)]
 
 
-def test_after_a_restart_what_ended_well_is_left_alone() -> None:
+def test_restart_leaves_a_finished_order_alone() -> None:
     it = serving(1)
     assert it.reborn().start(0.0) == []
-    assert reports(it.tell(Linked())) == [(1, 1, "serving")]
+    assert reports(it.notify(LinkUp())) == [(1, 1, "serving")]
 
 
 class Device:
-    """A device with a disk, whose power may fail before or after any of the things that it does."""
+    """A device with a disk, whose power may fail before or after each of its effects."""
 
     def __init__(self) -> None:
         self.bench = bench()
@@ -634,7 +634,7 @@ class Device:
         self.left = 0
 
     def play(self, events, power: int) -> bool:
-        """Go through a story; the power fails once, after so many effects. Returns whether it did."""
+        """Play a story with a power cut after this many effects; return whether it happened."""
         self.left = power
         for event in events:
             if not self._perform(self.bench.agent.handle(event, 0.0)):
@@ -656,40 +656,40 @@ class Device:
                     self.bench.records.append(msgspec.msgpack.encode(effect.record))
                 case Pull():
                     pending += self.bench.agent.handle(Pulled(effect.ref.digest), 0.0)
-                case Do():
+                case StartWork():
                     pending += self._install(effect)
         return True
 
-    def _install(self, effect: Do) -> list[Effect]:
+    def _install(self, effect: StartWork) -> list[Effect]:
         if isinstance(effect.work, Withdraw):
             self.current = 0
-            return self.bench.agent.handle(Did(effect.key, Withdrawn()), 0.0)
+            return self.bench.agent.handle(WorkDone(effect.key, Withdrawn()), 0.0)
         if effect.work.version == 4:
-            return self.bench.agent.handle(DidNot(effect.key, "failed", "it has no head"), 0.0)
+            return self.bench.agent.handle(WorkFailed(effect.key, "failed", "it has no head"), 0.0)
         self.current = effect.work.version
         self.left -= 1
         if self.left == 0:
-            self.left = 1  # the very next thing does not happen
-        return self.bench.agent.handle(Did(effect.key, Installed(FINE)), 0.0)
+            self.left = 1  # the power fails before the next effect
+        return self.bench.agent.handle(WorkDone(effect.key, Installed(FINE)), 0.0)
 
 
-def told(*messages) -> list[Event]:
+def reported(*messages) -> list[Event]:
     return [Received(EDGE, EPOCH, message) if isinstance(message, Release) else message for message in messages]
 
 
 STORIES = [
-    told(release(1, 1), release(2, 2), release(3, 1, rollback=True)),
-    told(release(1, 1), release(2, 2), failing(2), release(3, 1, rollback=True)),
-    told(release(1, 1), release(2, 4), release(3, 1, rollback=True)),
-    told(release(1, 1), release(2, 0, rollback=True), release(3, 3)),
-    told(release(1, 1), release(2, 2), failing(2), release(3, 4), release(4, 3)),
-    told(release(1, 1), release(2, 3), release(3, 2), release(4, 1, rollback=True)),
-    told(release(1, 2), failing(2), release(2, 0, rollback=True), release(3, 3)),
+    reported(release(1, 1), release(2, 2), release(3, 1, rollback=True)),
+    reported(release(1, 1), release(2, 2), failing(2), release(3, 1, rollback=True)),
+    reported(release(1, 1), release(2, 4), release(3, 1, rollback=True)),
+    reported(release(1, 1), release(2, 0, rollback=True), release(3, 3)),
+    reported(release(1, 1), release(2, 2), failing(2), release(3, 4), release(4, 3)),
+    reported(release(1, 1), release(2, 3), release(3, 2), release(4, 1, rollback=True)),
+    reported(release(1, 2), failing(2), release(2, 0, rollback=True), release(3, 3)),
 ]
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_power_lost_anywhere_changes_neither_what_is_served_nor_what_is_said(story) -> None:
+def test_power_loss_at_any_point_keeps_served_and_reported_state(story) -> None:
     whole = Device()
     whole.play(story, 1 << 20)
     cuts = 0
@@ -710,11 +710,11 @@ def records_of(it: Bench) -> list[Any]:
     return [msgspec.msgpack.decode(record, type=it.agent.record_form) for record in it.records]
 
 
-# --- anything, in any order
+# --- random events
 
 
 class Disk(ServingBench):
-    """A device whose work is done by hand, in any order, on a disk that outlives its agent."""
+    """A device whose work the test completes in any order, on a disk that survives restarts."""
 
     def __init__(self) -> None:
         super().__init__(SIGNER.public)
@@ -724,9 +724,9 @@ class Disk(ServingBench):
     def note(self, effects) -> None:
         super().note(effects)
         for effect in effects:
-            if isinstance(effect, Undo):
+            if isinstance(effect, CancelWork):
                 self.under_way.pop(effect.key, None)
-            elif isinstance(effect, Do):
+            elif isinstance(effect, StartWork):
                 assert effect.key not in self.under_way
                 self.under_way[effect.key] = effect.work
         tries = [work for work in self.under_way.values() if isinstance(work, Install) and not work.known]
@@ -738,30 +738,30 @@ class Disk(ServingBench):
         self.under_way.clear()
         self.note(self.reborn().start(0.0))
 
-    def end(self, key: str, *, well: bool, heard: bool = True) -> None:
-        """A piece of work is done, and perhaps the power fails before it is heard."""
+    def end(self, key: str, *, well: bool, received: bool = True) -> None:
+        """Complete a work item; the power may fail before the agent learns of it."""
         work = self.under_way.pop(key)
-        said: Did | DidNot = DidNot(key, "failed", "bad")
+        output: WorkDone | WorkFailed = WorkFailed(key, "failed", "bad")
         if isinstance(work, Train):
-            said = Did(key, trained())
+            output = WorkDone(key, trained())
         elif isinstance(work, Withdraw):
-            self.current, said = 0, Did(key, Withdrawn())
+            self.current, output = 0, WorkDone(key, Withdrawn())
         elif isinstance(work, Install) and (well or work.known):
-            self.current, said = work.version, Did(key, Installed(FINE))
-        if heard:
-            self.tell(said)
+            self.current, output = work.version, WorkDone(key, Installed(FINE))
+        if received:
+            self.notify(output)
         else:
             self.restart()
 
     def settle(self) -> None:
-        """Let all that is under way end well."""
+        """Complete all active work successfully."""
         for _ in range(100):
             wanted = self.agent.state.lines.get("l")
             if wanted and wanted.order.goods:
                 for parcel in (wanted.order.goods.graph, wanted.order.goods.card):
-                    self.tell(Pulled(parcel.digest))
+                    self.notify(Pulled(parcel.digest))
             for digest in (KIT.digest, MODEL.digest):
-                self.tell(Pulled(digest))
+                self.notify(Pulled(digest))
             if not self.under_way:
                 return
             self.end(next(iter(self.under_way)), well=True)
@@ -769,29 +769,29 @@ class Disk(ServingBench):
 
 
 def happen(it: Disk, draw: random.Random, serial: int, now: float) -> int:
-    """One thing happens; returns the newest serial number."""
+    """Play one random event; return the newest serial number."""
     version = draw.randint(1, 4)
     match draw.randrange(10):
         case 0 | 1:
             serial = max(1, serial + draw.choice([0, 1, 1]))
             it.ask(release(serial, draw.randint(0, 4), rollback=draw.random() < 0.6), now)
         case 2 | 3:
-            it.tell(Pulled(draw.choice([goods(version).graph, goods(version).card]).digest), now)
+            it.notify(Pulled(draw.choice([goods(version).graph, goods(version).card]).digest), now)
         case 4:
-            it.tell(PullFailed(goods(version).graph.digest, draw.choice(["gone", "disk"])), now)
+            it.notify(PullFailed(goods(version).graph.digest, draw.choice(["gone", "disk"])), now)
         case 5 | 6 if it.under_way:
-            it.end(draw.choice(sorted(it.under_way)), well=draw.random() < 0.7, heard=draw.random() < 0.8)
+            it.end(draw.choice(sorted(it.under_way)), well=draw.random() < 0.7, received=draw.random() < 0.8)
         case 7:
             it.take(visit(round_=1 + int(now)), now)
         case 8:
-            it.tell(Told(Usage("l", version, Health(), draw.choice(["", "bad"]))), now)
+            it.notify(LocalEvent(Usage("l", version, Health(), draw.choice(["", "bad"]))), now)
         case 9 if draw.random() < 0.3:
             it.restart()
     return serial
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_whatever_happens_the_disk_is_what_the_device_says(seed) -> None:
+def test_random_events_keep_disk_and_reported_state_equal(seed) -> None:
     draw = random.Random(seed)
     it = Disk()
     serial = 0
@@ -799,11 +799,11 @@ def test_whatever_happens_the_disk_is_what_the_device_says(seed) -> None:
         now = float(number)
         serial = happen(it, draw, serial, now)
         if (wake := it.agent.wake_at()) is not None and wake <= now:
-            it.tell(Woke(), now)
+            it.notify(TimerFired(), now)
             again = it.agent.wake_at()
             assert again is None or again > now
     assert serial
-    it.ask(release(serial, 1))  # asked again: what came to a halt goes on
+    it.ask(release(serial, 1))  # repeated: a stopped order resumes
     it.settle()
     assert served(it) == it.current
     orders = [record.order.serial for record in records_of(it) if isinstance(record, ReleaseOrdered)]

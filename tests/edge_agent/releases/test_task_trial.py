@@ -1,4 +1,4 @@
-"""Releases of other tasks than classification on trial: figures, drift, and the threshold that a device measures."""
+"""Trials of releases for other tasks than classification: metrics, drift, and the measured threshold."""
 
 from __future__ import annotations
 
@@ -38,48 +38,40 @@ def saved(folder: Path, **arrays: Any) -> DataSettings:
 
 
 @pytest.mark.parametrize("made", [regression, multilabel, forecast, tokens, reconstruction])
-def test_every_kind_is_tried_on_the_cards_rows_where_there_is_no_data(shop: Shop, made: Any) -> None:
+def test_every_task_is_tried_on_probe_rows_without_data(shop: Shop, made: Any) -> None:
     found = trial(shop, made())
     assert found.objection is None
     assert found.health.task
-    assert isnan(found.health.task.figure)
+    assert isnan(found.health.task.metric)
     assert isnan(found.health.accuracy)
 
 
-def test_a_regression_is_measured_in_its_own_units_beside_the_one_before(shop: Shop, tmp_path: Path) -> None:
+def test_regression_is_measured_by_rmse_and_compared(shop: Shop, tmp_path: Path) -> None:
     data = saved(tmp_path, x=np.eye(3, dtype=np.float32)[:2], y=np.array([[1.0, 0.0], [0.0, 2.0]]))
     before = shop.serve(1, **regression(1))
     health = trial(shop, regression(2, [[1, 0], [0, 6], [0, 0]]), data, before).health
     assert health.task
     assert (health.task.measure, health.task.before) == ("rmse", 0.0)
-    assert health.task.figure == 2.0  # one of four values is off by 4
+    assert health.task.metric == 2.0  # one of four values is off by 4
     assert health.drift == 0.0
     assert complaint(health, HealthRules()) == "RMSE became worse by inf % on 2 local samples (0 to 2)"
 
 
-def test_values_that_move_to_another_stratum_are_drift(shop: Shop) -> None:
+def test_values_moving_to_another_stratum_count_as_drift(shop: Shop) -> None:
     before = shop.serve(1, **regression(1))
     health = trial(shop, regression(2, np.full((3, 2), 9.0)), before=before).health
     assert health.drift == 1.0
     assert complaint(health, HealthRules()) == "the mix of predicted answers moved by 100 % on the same inputs"
 
 
-def test_a_release_that_learnt_something_else_is_not_compared(shop: Shop) -> None:
+def test_release_of_another_task_is_not_compared(shop: Shop) -> None:
     before = shop.serve(1, np.eye(3), card=card_of(1, np.eye(3), classes=CLASSES))
     found = trial(shop, regression(2), before=before)
     assert found.objection is None
     assert found.health.pace_before is None
 
 
-def test_an_agent_that_knows_only_classes_refuses_the_others_by_their_graphs(shop: Shop) -> None:
-    """Agents before 0.7.0 read a card without its task: they want logits, and these graphs give none."""
-    for made in (regression, multilabel, forecast, tokens, reconstruction):
-        release = made()
-        release["card"] = msgspec.structs.replace(release["card"], task=msgspec.UNSET, anomaly=msgspec.UNSET)
-        assert "instead of logits" in str(trial(shop, release).objection)
-
-
-def test_the_threshold_is_a_quantile_of_the_devices_own_scores(shop: Shop, tmp_path: Path) -> None:
+def test_threshold_is_a_quantile_of_local_scores(shop: Shop, tmp_path: Path) -> None:
     x = np.sqrt(3 * np.arange(1, 101))[:, None] * np.eye(3)[0]  # scores of 1 to 100
     found = trial(shop, reconstruction(), saved(tmp_path, x=x.astype(np.float32)))
     assert found.threshold is not None
@@ -87,10 +79,10 @@ def test_the_threshold_is_a_quantile_of_the_devices_own_scores(shop: Shop, tmp_p
     assert (found.threshold.quantile, found.threshold.samples) == (0.9, 100)
     assert found.health.task
     assert found.health.task.threshold == found.threshold.value
-    assert found.health.task.figure == pytest.approx(50.5)
+    assert found.health.task.metric == pytest.approx(50.5)
 
 
-def test_samples_that_are_labelled_as_faulty_do_not_raise_it(shop: Shop, tmp_path: Path) -> None:
+def test_samples_labelled_faulty_do_not_raise_the_threshold(shop: Shop, tmp_path: Path) -> None:
     x = np.sqrt(3 * np.arange(1, 101))[:, None] * np.eye(3)[0]
     y = np.array(["normal"] * 50 + ["broken"] * 50)
     made = reconstruction(task=msgspec.structs.replace(reconstruction()["card"].task, normal=("normal",)))
@@ -100,32 +92,32 @@ def test_samples_that_are_labelled_as_faulty_do_not_raise_it(shop: Shop, tmp_pat
 
 
 @pytest.mark.parametrize("rows", [0, 5])
-def test_with_too_little_data_the_cards_threshold_holds(shop: Shop, tmp_path: Path, rows: int) -> None:
+def test_card_threshold_is_used_with_too_little_data(shop: Shop, tmp_path: Path, rows: int) -> None:
     data = saved(tmp_path, x=np.ones((rows, 3), np.float32)) if rows else NOWHERE
     assert trial(shop, reconstruction(), data).threshold == Threshold(7.0, 0.9, 0)
 
 
-def test_scores_must_be_those_that_came_with_the_card(shop: Shop) -> None:
+def test_scores_must_match_the_card_probe(shop: Shop) -> None:
     made = reconstruction()
     other = msgspec.structs.replace(made["card"].probe, scores=ProbeScores(np.ones(3, "<f4").tobytes(), 1e-4))
     made["card"] = msgspec.structs.replace(made["card"], probe=other)
-    assert "the scores of release 1 of animals differ here by up to 2 " in str(trial(shop, made).objection)
-    none = msgspec.structs.replace(other, scores=msgspec.UNSET)
+    assert "the scores of release 1 of animals on this machine differ by up to 2 " in str(trial(shop, made).objection)
+    none = msgspec.structs.replace(other, scores=None)
     made["card"] = msgspec.structs.replace(made["card"], probe=none)
-    assert "no scores that could be compared" in str(trial(shop, made).objection)
+    assert "no valid scores to compare with" in str(trial(shop, made).objection)
     without = {"graph": graph_of(np.eye(3), output="outputs"), "card": made["card"]}
-    assert "it gives outputs instead of outputs and score" in str(trial(shop, without).objection)
+    assert "it returns outputs instead of outputs and score" in str(trial(shop, without).objection)
 
 
-def test_scores_that_are_not_finite_are_an_objection(shop: Shop, tmp_path: Path) -> None:
+def test_non_finite_scores_are_rejected(shop: Shop, tmp_path: Path) -> None:
     data = saved(tmp_path, x=np.full((30, 3), 3e38, np.float32))
     assert "no finite score for 30 of 30" in str(trial(shop, reconstruction(), data).objection)
 
 
-def test_what_is_installed_keeps_its_threshold_until_it_goes(
+def test_installed_release_keeps_its_threshold_until_removed(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Installer, "_try", lambda _installer, trial, _turn: tried(trial))  # without a child
+    monkeypatch.setattr(Installer, "_try", lambda _installer, trial, _turn: tried(trial))  # without a child process
     x = np.sqrt(3 * np.arange(1, 101))[:, None] * np.eye(3)[0]
     install = Installer(shop.store, shop.store / "blobs", saved(tmp_path, x=x.astype(np.float32)))
     for version in (1, 2, 3):
@@ -138,7 +130,7 @@ def test_what_is_installed_keeps_its_threshold_until_it_goes(
     assert len(list((shop.store / "release" / LINE).glob("*.threshold"))) == 2
 
 
-def test_other_data_gives_another_threshold_and_the_same_data_no_work(shop: Shop, tmp_path: Path) -> None:
+def test_threshold_is_updated_only_when_the_data_changes(shop: Shop, tmp_path: Path) -> None:
     x = np.sqrt(3 * np.arange(1, 101))[:, None] * np.eye(3)[0]
     data = saved(tmp_path, x=x.astype(np.float32))
     installer = Installer(shop.store, shop.store / "blobs", data)
@@ -156,7 +148,7 @@ def test_other_data_gives_another_threshold_and_the_same_data_no_work(shop: Shop
     assert now.samples == 50
     assert now.value == pytest.approx(4 * 46.0)
     assert now.data != was.data
-    assert shop.folder.identity() != at  # programs look again
+    assert shop.folder.identity() != at  # programs reload it
     (tmp_path / "data.npz").unlink()
     installer.refresh_thresholds()
-    assert shop.folder.threshold(served) == now  # what was known of this device still holds
+    assert shop.folder.threshold(served) == now  # the earlier threshold is kept

@@ -1,4 +1,4 @@
-"""The trial of a release: what it objects to, and what it measures."""
+"""The trial of a release: its objections and its measurements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def objection(shop: Shop, **release: Any) -> str:
     return found
 
 
-def test_without_fitting_data_the_cards_own_rows_are_timed(shop: Shop) -> None:
+def test_probe_rows_are_timed_without_suitable_local_data(shop: Shop) -> None:
     found = trial(shop)
     assert found.objection is None
     assert found.health.rows == 3
@@ -46,36 +46,36 @@ def test_without_fitting_data_the_cards_own_rows_are_timed(shop: Shop) -> None:
     assert found.health.pace is not None
 
 
-def test_the_graph_must_be_what_the_card_says(shop: Shop) -> None:
+def test_graph_must_match_the_card(shop: Shop) -> None:
     assert "shape ['rows', 4]" in objection(shop, graph=graph_of(np.eye(4, 3)))
     assert "shape ['rows', 2]" in objection(shop, graph=graph_of(np.eye(3, 2)))
     assert "shape [1, 3]" in objection(shop, graph=graph_of(weights_of(2), rows=1))
     assert "tensor(int64)" in objection(shop, graph=graph_of(weights_of(2), TensorProto.INT64))
-    assert "gives scores instead of logits" in objection(shop, graph=graph_of(weights_of(2), output="scores"))
-    assert "is of release 7" in objection(shop, card=card_of(7))
+    assert "returns scores instead of logits" in objection(shop, graph=graph_of(weights_of(2), output="scores"))
+    assert "belongs to release 7" in objection(shop, card=card_of(7))
 
 
-def test_answers_that_differ_are_an_objection_with_the_largest_difference(shop: Shop) -> None:
+def test_differing_predictions_are_rejected_with_max_difference(shop: Shop) -> None:
     off = weights_of(2) + np.array([[0, 0, 0], [0, 0.25, 0], [0, 0, 0]], np.float32)
     assert "up to 0.25 " in objection(shop, graph=graph_of(off))
     assert trial(shop, graph=graph_of(off), card=card_of(2, atol=0.3)).objection is None
 
 
-def test_a_nan_is_an_objection_however_much_is_allowed(shop: Shop) -> None:
+def test_nan_prediction_is_rejected_at_any_tolerance(shop: Shop) -> None:
     broken = weights_of(2)
     broken[0, 0] = nan
     assert "up to nan" in objection(shop, graph=graph_of(broken), card=card_of(2, atol=1e9))
 
 
 @pytest.mark.parametrize("cut", [{"x": b"1234"}, {"logits": b"1234"}, {"rows": 0}])
-def test_a_probe_that_is_cut_short_is_an_objection(shop: Shop, cut: dict[str, Any]) -> None:
+def test_truncated_probe_is_rejected(shop: Shop, cut: dict[str, Any]) -> None:
     card = card_of(2)
     probe = msgspec.structs.replace(card.probe, **cut)
     assert "the card of release 2" in objection(shop, card=msgspec.structs.replace(card, probe=probe))
 
 
 def test_classes_are_compared_by_name(shop: Shop, tmp_path: Path) -> None:
-    """The release before lists the classes the other way round: what it says is the same."""
+    """The earlier release lists the classes in reverse order, with the same predictions."""
     np.savez(tmp_path / "data.npz", x=np.eye(3, dtype=np.float32), y=np.array(CLASSES))
     turned = weights_of(1)[:, ::-1]
     before = shop.serve(1, turned, card=card_of(1, turned, classes=CLASSES[::-1]))
@@ -83,7 +83,7 @@ def test_classes_are_compared_by_name(shop: Shop, tmp_path: Path) -> None:
     assert (health.accuracy, health.accuracy_before, health.drift) == (1.0, 1.0, 0.0)
 
 
-def test_that_the_one_before_does_not_load_is_not_the_new_ones_fault(shop: Shop) -> None:
+def test_unloadable_previous_release_does_not_fail_the_new_one(shop: Shop) -> None:
     before = shop.serve(1)
     (shop.folder.path / before.graph).write_bytes(b"damaged")
     found = trial(shop, before=before)
@@ -92,7 +92,7 @@ def test_that_the_one_before_does_not_load_is_not_the_new_ones_fault(shop: Shop)
     assert found.health.pace_before is None
 
 
-def test_a_large_data_set_is_tried_on_256_samples_from_all_over_it(tmp_path: Path) -> None:
+def test_large_data_set_is_sampled_at_256_spread_rows(tmp_path: Path) -> None:
     x = np.repeat(np.arange(1000, dtype=np.float32)[:, None], 3, axis=1)
     np.savez(tmp_path / "data.npz", x=x, y=np.repeat("cat", 1000))
     data = DataSettings(path=str(tmp_path / "data.npz"))
@@ -103,7 +103,7 @@ def test_a_large_data_set_is_tried_on_256_samples_from_all_over_it(tmp_path: Pat
     assert set(inputs.y) == {0}
 
 
-def test_whole_numbers_are_probed_as_whole_numbers(shop: Shop) -> None:
+def test_integer_input_is_probed_with_integers(shop: Shop) -> None:
     x = np.eye(3, dtype="<i8")
     probe = ProbeCheck(3, x.tobytes(), weights_of(2).astype("<f4").tobytes(), 1e-6)
     card = card_of(2, input=InputSpec((3,), "int64"), probe=probe)

@@ -1,4 +1,4 @@
-"""Links and doors wait as long as in `tests/sojourn`: a slow machine ends no connection."""
+"""Links and doors use the timeouts of `tests/sojourn`, which fit slow machines."""
 
 from tests.sojourn.conftest import unhurried
 

@@ -1,4 +1,4 @@
-"""`sojourn agent init`: what it asks, what it checks, and that it never writes over a file unasked."""
+"""`sojourn agent init`: its questions and checks, and that it overwrites a file only with --force."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 
 from edge_agent.settings import AgentSettings
 from edge_agent.setup.agent_file import InitAnswers, own_name, settings_of, table_of, write
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.errors import ConfigError
 from sojourn.links.settings import LocalBroker, TlsSettings
 from sojourn.settings import read_file
 from tests import forked
 
 
-def run(folder: Path, *arguments: str, said: str = "") -> CompletedProcess[str]:
-    return forked.run("agent", "init", str(folder / "agent.toml"), *arguments, typed=said)
+def run(folder: Path, *arguments: str, output: str = "") -> CompletedProcess[str]:
+    return forked.run("agent", "init", str(folder / "agent.toml"), *arguments, typed=output)
 
 
 @pytest.fixture
@@ -51,15 +51,15 @@ def test_flags_answer_every_question(tmp_path, data, broker) -> None:
     assert (limits.cpu_share, limits.battery, limits.throttle_at, limits.stop_at) == (0.5, 20, 70, 80)
 
 
-def test_what_is_not_told_is_asked(tmp_path, data, broker) -> None:
-    done = run(tmp_path, said=f"pi-9\n\n{broker}\n\n\n{data}\n")
+def test_missing_flags_are_asked_interactively(tmp_path, data, broker) -> None:
+    done = run(tmp_path, output=f"pi-9\n\n{broker}\n\n\n{data}\n")
     assert done.returncode == 0, done.stderr
     found = read_file(tmp_path / "agent.toml", AgentSettings)
     assert (found.name, found.fleet, found.broker.address, found.data.path) == ("pi-9", "sojourn", broker, data)
     assert "The broker, host or host:port [localhost]" in done.stderr
 
 
-def test_a_file_that_is_there_stays_unless_it_is_forced(tmp_path, data, broker) -> None:
+def test_existing_file_is_kept_unless_forced(tmp_path, data, broker) -> None:
     path = tmp_path / "agent.toml"
     path.write_text("mine")
     flags = ("--yes", "--broker", broker, "--data", data)
@@ -70,14 +70,14 @@ def test_a_file_that_is_there_stays_unless_it_is_forced(tmp_path, data, broker) 
     assert tomllib.loads(path.read_text())["name"] == own_name()
 
 
-def test_answers_that_are_wrong_here_are_told_and_nothing_is_written(tmp_path) -> None:
+def test_failed_checks_are_reported_and_nothing_is_written(tmp_path) -> None:
     flags = ("--broker", "127.0.0.1:1", "--data", str(tmp_path / "none.npz"))
     done = run(tmp_path, "--yes", *flags)
     assert done.returncode == 1
     assert "none.npz does not exist" in done.stderr
     assert "no broker listens at 127.0.0.1:1" in done.stderr
     assert not (tmp_path / "agent.toml").exists()
-    done = run(tmp_path, "--name", "a", "--fleet", "f", "--ca-file", "", "--password-file", "", *flags, said="y\n")
+    done = run(tmp_path, "--name", "a", "--fleet", "f", "--ca-file", "", "--password-file", "", *flags, output="y\n")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "agent.toml").exists()
     assert run(tmp_path, "--yes", *flags, "--no-check", "--force").returncode == 0
@@ -86,20 +86,20 @@ def test_answers_that_are_wrong_here_are_told_and_nothing_is_written(tmp_path) -
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "--data is needed: with --yes nothing is asked"),
+        ((), "--data is required with --yes"),
         (("--data", "x.npz", "--name", "Not A Name"), "not a valid name"),
-        (("--data", "x.npz", "--hours", "noon"), "not a time of the day"),
-        (("--data", "x.npz", "--broker", "here:there"), "is not an address"),
+        (("--data", "x.npz", "--hours", "noon"), "not a span"),
+        (("--data", "x.npz", "--broker", "here:there"), "is not a broker address"),
     ],
 )
-def test_answers_that_make_no_sense_are_told(tmp_path, flags, words) -> None:
+def test_invalid_flags_are_rejected_and_nothing_is_written(tmp_path, flags, words) -> None:
     done = run(tmp_path, "--yes", *flags)
     assert done.returncode == 2
     assert words in done.stderr
     assert not (tmp_path / "agent.toml").exists()
 
 
-def test_a_ca_switches_tls_on_and_files_are_found_from_anywhere(tmp_path, monkeypatch) -> None:
+def test_ca_file_enables_tls_and_paths_become_absolute(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = settings_of(table_of(InitAnswers("pi", "data", ca_file="ca.pem", password_file="word", broker="host")))
     assert found.broker.address == "host:8883"
@@ -109,13 +109,13 @@ def test_a_ca_switches_tls_on_and_files_are_found_from_anywhere(tmp_path, monkey
     assert settings_of(table_of(InitAnswers("pi", "data"))).broker.tls is False
 
 
-def test_a_hosts_name_becomes_a_device_name(monkeypatch) -> None:
+def test_host_name_becomes_a_valid_device_name(monkeypatch) -> None:
     for host, expected in (("Pi_Zero.local", "pi-zero"), ("--", "device"), ("x" * 80, "x" * 63)):
         monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
         assert own_name() == expected
 
 
-def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path) -> None:
+def test_file_created_meanwhile_is_not_overwritten(tmp_path) -> None:
     (tmp_path / "a.toml").write_text("mine")
     with pytest.raises(ConfigError, match="exists already"):
         write(tmp_path / "a.toml", {}, force=False)

@@ -1,4 +1,4 @@
-"""`sojourn agent preflight`: each finding by itself, and the whole on a real broker."""
+"""`sojourn agent preflight`: each check separately, and all checks with a real broker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.limits.settings import LimitSettings
+from edge_agent.limits import LimitSettings
 from edge_agent.settings import AgentSettings
-from edge_agent.setup import broker_check, clock_check, preflight
+from edge_agent.setup import connection_checks, preflight
 from edge_agent.setup.preflight import (
     JobDemands,
     compiled,
@@ -28,16 +28,15 @@ from edge_agent.setup.preflight import (
     of_training,
 )
 from edge_agent.setup.training_trial import TrialResult, tried
-from edge_agent.training.cage import CageReport
+from edge_agent.training.sandbox import SandboxReport
 from sojourn.brokers.acl import Members, acl_lines
-from sojourn.brokers.run import start_broker
-from sojourn.data.data_survey import DataSurvey
+from sojourn.brokers.local_broker import start_broker
 from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError, MachineError
 from sojourn.links.settings import BrokerSettings, LocalBroker, TlsSettings
 from sojourn.model.workload import built_in
 from sojourn.parts import Training
-from sojourn.protocol.data_summary import DataSummary, SeriesSummary
+from sojourn.protocol.data_summary import DataSummary, DataSurvey, SeriesSummary
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.spec import ModelSpec, TableSpec, TensorSpec
 from sojourn.protocol.task import Window
@@ -47,7 +46,7 @@ from tests.sojourn.brokers.brokers import Authority
 from tests.waiting import LIMIT
 
 SEEN = DataSurvey(DataSummary(samples=100, classes=("cat", "dog"), class_count=2), (), ("cat", "dog"))
-TRIED = TrialResult(SEEN, None, 0.5, 0.01, 80.0, 1000, CageReport(("files",)))
+TRIED = TrialResult(SEEN, None, 0.5, 0.01, 80.0, 1000, SandboxReport(("files",)))
 FREE = LimitSettings()
 
 
@@ -67,18 +66,18 @@ def settings(folder: Path, **what) -> AgentSettings:
         (TRIED, ("owl",), "fails"),
         (TRIED, ("dog",), "warning"),
         (but(data=DataSurvey(DataSummary(fault="no such file"))), (), "fails"),
-        (but(data=DataSurvey(SEEN.summary, ("left out: 3 rows",), SEEN.classes)), (), "warning"),
+        (but(data=DataSurvey(SEEN.summary, ("skipped: 3 rows",), SEEN.classes)), (), "warning"),
         (but(data=DataSurvey(SEEN.summary, (), ("cat",))), (), "warning"),
     ],
 )
-def test_data(found, classes, verdict) -> None:
+def test_data_verdict_depends_on_the_survey_and_job_classes(found, classes, verdict) -> None:
     finding = of_data(found, JobDemands(classes=classes))
     assert finding.verdict == verdict
     assert bool(finding.remedy) == (verdict != "ok")
 
 
-def test_the_time_of_a_visit_is_its_start_and_its_steps() -> None:
-    demands = JobDemands(Training(epochs=2, batch=30))  # 4 steps an epoch
+def test_visit_time_is_start_time_plus_steps() -> None:
+    demands = JobDemands(Training(epochs=2, batch=30))  # 4 steps per epoch
     assert of_training(TRIED, demands, FREE)[0].text.startswith("0.6 s for 8 steps")
     assert of_training(TRIED, demands, LimitSettings(cpu_share=0.1))[0].text.startswith("1.3 s for 8 steps")
     (slow, _) = of_training(but(step_seconds=61.0), demands, FREE)
@@ -99,40 +98,40 @@ def test_the_time_of_a_visit_is_its_start_and_its_steps() -> None:
         (FREE, 300.0, 50_000_000, "fails"),
     ],
 )
-def test_memory(limits, free, parameters, verdict) -> None:
+def test_memory_verdict_depends_on_limits_and_model_size(limits, free, parameters, verdict) -> None:
     assert of_memory(TRIED, JobDemands(parameters=parameters), limits, free).verdict == verdict
 
 
-def test_disk(tmp_path) -> None:
+def test_disk_verdict_depends_on_limits_and_model_size(tmp_path) -> None:
     assert of_disk(tmp_path / "new", JobDemands(), FREE).verdict == "ok"
     assert of_disk(tmp_path, JobDemands(), LimitSettings(free_disk=1 << 30)).verdict == "fails"
     assert of_disk(tmp_path, JobDemands(parameters=10**15), FREE).verdict == "fails"
 
 
-def test_a_clock_before_the_installation_is_wrong(tmp_path) -> None:
-    early = clock_check.installed() - dt.timedelta(days=1)
+def test_clock_before_the_installation_date_fails(tmp_path) -> None:
+    early = connection_checks.installed() - dt.timedelta(days=1)
     finding = of_clock(settings(tmp_path), early)
     assert finding.verdict == "fails"
     assert "before this program was installed" in finding.text
     assert of_clock(settings(tmp_path)).verdict != "fails"
 
 
-def test_a_clock_outside_of_a_certificate_is_wrong(tmp_path) -> None:
+def test_clock_outside_certificate_validity_fails(tmp_path) -> None:
     ca = Authority(tmp_path)
     broker = BrokerSettings(tls=TlsSettings(ca_file=str(ca.file)))
     now, since = dt.datetime.now(tz=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    assert clock_check.fault(broker, now, since) is None
+    assert connection_checks.fault(broker, now, since) is None
     for years in (-5, 50):
-        assert "is valid from" in str(clock_check.fault(broker, now + dt.timedelta(days=365 * years), since))
+        assert "is valid from" in str(connection_checks.fault(broker, now + dt.timedelta(days=365 * years), since))
 
 
-def test_whether_the_clock_is_kept_right_is_a_warning(tmp_path, monkeypatch) -> None:
+def test_unsynchronised_clock_is_a_warning(tmp_path, monkeypatch) -> None:
     for known, verdict in ((True, "ok"), (None, "ok"), (False, "warning")):
-        monkeypatch.setattr(clock_check, "synchronised", lambda known=known: known)
+        monkeypatch.setattr(connection_checks, "synchronised", lambda known=known: known)
         assert of_clock(settings(tmp_path)).verdict == verdict
 
 
-def test_limits_as_they_are_now(tmp_path) -> None:
+def test_limits_are_checked_against_current_readings(tmp_path) -> None:
     root = FakeRoot(tmp_path)
     root.write("sys/class/net/eth0/mtu", "1500")
 
@@ -149,8 +148,8 @@ def test_limits_as_they_are_now(tmp_path) -> None:
     assert found(metered_interfaces=("wwan0",)) == [("limits", "ok"), ("metered", "warning")]
 
 
-def test_the_service_and_its_watchdog(tmp_path) -> None:
-    assert of_service(tmp_path).text == "nothing starts the agent at boot"
+def test_missing_service_or_watchdog_is_reported(tmp_path) -> None:
+    assert of_service(tmp_path).text == "the agent does not start at boot"
     unit = tmp_path / preflight.UNIT
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nType=simple\n")
@@ -159,7 +158,7 @@ def test_the_service_and_its_watchdog(tmp_path) -> None:
     assert of_service(tmp_path).verdict == "ok"
 
 
-def test_a_job_file_tells_what_it_asks() -> None:
+def test_job_file_sets_the_demands() -> None:
     job = {"name": "job", "threads": 2, "training": {"epochs": 3}, "data": {"classes": ["a", 1]}, "tours": {"lease": 5}}
     assert demands_of(job, 7) == JobDemands(Training(epochs=3), 2, ("a", "1"), 5.0, 7)
     assert demands_of({}) == JobDemands()
@@ -167,7 +166,7 @@ def test_a_job_file_tells_what_it_asks() -> None:
         demands_of({"training": {"epoch": 3}}, where="job.toml")
 
 
-def test_task_given_by_its_name_is_a_task() -> None:
+def test_task_can_be_given_by_name() -> None:
     task = demands_of({"model": "net:Net", "task": "regression"}).task
     assert task is not None
     assert task.kind == "regression"
@@ -182,7 +181,7 @@ def kit_file(folder: Path, **changes) -> Path:
     return path
 
 
-def test_kit_that_is_too_large_fails_untried(tmp_path) -> None:
+def test_too_large_kit_fails_without_a_trial(tmp_path) -> None:
     root = FakeRoot(tmp_path)
     root.memory(300)
     large = of_kit(kit_file(tmp_path, model=LARGE), JobDemands(), LimitSettings(root=str(root.path)))
@@ -195,16 +194,16 @@ def test_kit_that_is_too_large_fails_untried(tmp_path) -> None:
         of_kit(tmp_path / "job.kit", JobDemands(), FREE)
 
 
-def test_kit_of_a_job_is_trained_on_trial(tmp_path) -> None:
+def test_job_kit_is_trained_on_trial(tmp_path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((20, 4)), y=np.arange(20) % 3)
     found = tried(DataSettings(path=str(tmp_path / "data.npz")), 1, 8, seconds=0.05, kit=kit_file(tmp_path))
-    assert (found.own, found.parameters, found.training_fault) == (True, 105_866, None)
+    assert (found.job_kit, found.parameters, found.training_fault) == (True, 105_866, None)
     time, memory = of_training(found, JobDemands(), FREE)
     assert "steps of the job's model (105,866 parameters)" in time.text
     assert "1 MB of it estimated" in memory.text
 
 
-def test_job_is_compiled_for_its_preflight(tmp_path) -> None:
+def test_job_file_is_compiled_for_the_preflight(tmp_path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((20, 1, 8, 8)), y=np.arange(20) % 3)
     job = tmp_path / "job.toml"
     job.write_text('name = "job"\nmodel = "mlp"\n[data]\ntest = "digits"\n')
@@ -213,12 +212,12 @@ def test_job_is_compiled_for_its_preflight(tmp_path) -> None:
     assert "built-in" not in done.stdout
     job.write_text('name = "job"\nmodel = "nowhere:Net"\n[data]\ntest = "digits"\n')
     done = run("--name", "pi", "--data", str(tmp_path / "data.npz"), "--job", str(job), "--broker", "127.0.0.1:9")
-    said = " ".join(done.stdout.split())
-    assert "not of the job's model, which did not compile here" in said
-    assert "sojourn job kit job.toml" in said
+    output = " ".join(done.stdout.split())
+    assert "not of the job's model, which could not be compiled" in output
+    assert "sojourn job kit job.toml" in output
 
 
-def test_device_without_torch_is_told_how_to_get_the_kit(tmp_path, monkeypatch) -> None:
+def test_device_without_torch_is_advised_to_get_the_kit(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == "torch" else object())
     finding = compiled(tmp_path / "job.toml", tmp_path)
     assert isinstance(finding, preflight.Finding)
@@ -227,7 +226,7 @@ def test_device_without_torch_is_told_how_to_get_the_kit(tmp_path, monkeypatch) 
     assert "--kit" in finding.remedy
 
 
-def test_a_job_of_another_kind_is_looked_at_for_what_it_predicts(tmp_path) -> None:
+def test_job_task_determines_the_data_requirements(tmp_path) -> None:
     assert demands_of({"task": {"kind": "classification"}}).task is None
     task = demands_of({"task": {"kind": "forecast", "targets": ["load"], "steps": 30, "loss": "l1"}}).task
     assert task is not None
@@ -238,10 +237,10 @@ def test_a_job_of_another_kind_is_looked_at_for_what_it_predicts(tmp_path) -> No
     path = tmp_path / "load.csv"
     path.write_text("day,load\n" + "".join(f"{at % 7},{at % 5}\n" for at in range(20)), encoding="utf-8")
     fault = tried(DataSettings(path=str(path)), 1, 8, seconds=0.01, task=task).data.summary.fault
-    assert "has 20 steps, and a window needs 30 that are seen and 1 that" in fault
+    assert "has 20 steps, but a window needs 30 input steps and 1" in fault
 
 
-def test_columns_are_those_of_the_job(tmp_path: Path) -> None:
+def test_job_columns_are_used_for_the_data(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text("rpm,temp,state\n1,2,ok\n3,4,worn\n", encoding="utf-8")
     where = str(tmp_path / "job.toml")
     table = TableSpec(("rpm", "temp"), "state")
@@ -260,14 +259,14 @@ def test_columns_are_those_of_the_job(tmp_path: Path) -> None:
     assert tried(DataSettings(path=str(data)), 1, 8, seconds=0.01, table=bare).data.classes == ("ok", "worn")
 
 
-def test_data_without_classes_is_no_worry_where_none_are_needed() -> None:
+def test_missing_classes_are_ok_for_tasks_without_classes() -> None:
     series = but(data=DataSurvey(DataSummary(samples=9, series=SeriesSummary())))
     assert of_data(series, JobDemands()).verdict == "ok"
     regression = demands_of({"task": {"kind": "regression"}, "data": {"classes": ["a"]}})
     assert of_data(but(data=DataSurvey(SEEN.summary, (), ("cat",))), regression).verdict == "ok"
 
 
-def test_a_worker_on_trial(tmp_path) -> None:
+def test_trial_worker_reports_data_and_training_speed(tmp_path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((20, 4)), y=np.arange(20) % 3, classes=np.array(["a", "b", "c"]))
     found = tried(DataSettings(path=str(tmp_path / "data.npz")), 1, 8, seconds=0.05)
     assert (found.data.summary.samples, found.data.classes, found.training_fault) == (20, ("a", "b", "c"), None)
@@ -279,9 +278,9 @@ def test_a_worker_on_trial(tmp_path) -> None:
     assert "does not exist" in lacking.fault
 
 
-def test_a_worker_that_does_not_run_is_told(monkeypatch) -> None:
+def test_worker_that_does_not_run_is_reported(monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(MachineError, match=r"does not run here \(exit code 1\): without a word"):
+    with pytest.raises(MachineError, match="cannot be tried here: no reply: the process ended with exit code 1"):
         tried(DataSettings(path="x.npz"), 1, 8)
 
 
@@ -293,11 +292,11 @@ def broker(tmp_path):
     started.stop()
 
 
-def test_a_broker_says_why_it_does_not_let_us_in(broker, monkeypatch) -> None:
-    monkeypatch.setattr(broker_check, "_PATIENCE", LIMIT)
+def test_broker_refusal_is_reported_with_its_reason(broker, monkeypatch) -> None:
+    monkeypatch.setattr(connection_checks, "_CONNECT_TIMEOUT", LIMIT)
 
     def knock(name="pi", fleet="sojourn", **what) -> str | None:
-        return broker_check.refusal_of(BrokerSettings(host=broker.host, port=broker.port, **what), fleet, name)
+        return connection_checks.refusal_of(BrokerSettings(host=broker.host, port=broker.port, **what), fleet, name)
 
     assert knock(password="secret") is None
     assert knock(password="secret", protocol="3.1.1") is None
@@ -310,7 +309,7 @@ def run(*arguments: str) -> CompletedProcess[str]:
     return forked.run("agent", "preflight", *arguments)
 
 
-def test_the_whole_on_a_real_broker_and_when_it_has_gone(tmp_path, broker) -> None:
+def test_full_preflight_with_broker_online_and_offline(tmp_path, broker) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((20, 4)), y=np.arange(20) % 3)
     (tmp_path / "word").write_text("secret\n")
     (tmp_path / "agent.toml").write_text(
@@ -321,14 +320,14 @@ def test_the_whole_on_a_real_broker_and_when_it_has_gone(tmp_path, broker) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     assert "20 samples of shape 4, float64, values 0 to 0" in done.stdout
     assert "3 classes: 0 (7), 1 (7), 2 (6)" in done.stdout
-    assert "odd: all samples are alike" in done.stdout
-    assert "lets pi in, without TLS" in done.stdout
+    assert "warning: all samples are identical" in done.stdout
+    assert "accepts pi, without TLS" in done.stdout
     assert "fails" not in done.stdout
     (tmp_path / "word").write_text("wrong\n")
     (tmp_path / "job.toml").write_text('[data]\nclasses = ["cat", "dog"]\n')
     done = run(str(tmp_path / "agent.toml"), "--job", str(tmp_path / "job.toml"))
     assert done.returncode == 1
     assert done.stdout.count("fails") == 2
-    assert "none of its classes is one of the job" in done.stdout
+    assert "none of its classes is a class of the job" in done.stdout
     assert "refused the connection" in done.stdout
     assert not (tmp_path / "store").exists()

@@ -1,4 +1,4 @@
-"""`sojourn agent profile`: what it writes, and what it reads of the machine."""
+"""`sojourn agent profile`: its output, and its readings of the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sojourn(*arguments: str) -> CompletedProcess[str]:
     return forked.run("agent", "profile", *arguments)
 
 
-def test_this_machine_is_measured_and_its_profile_read_again(tmp_path) -> None:
+def test_machine_is_measured_and_its_profile_can_be_read(tmp_path) -> None:
     path = tmp_path / "mine.toml"
     done = sojourn("--output", str(path), "--name", "mine", "--threads", "1", "--seconds", "0.4")
     assert done.returncode == 0, done.stderr
@@ -46,24 +46,24 @@ def test_this_machine_is_measured_and_its_profile_read_again(tmp_path) -> None:
     assert profile.sources["link.up"].startswith("assumed: ")
 
 
-def test_without_a_file_the_profile_is_printed(monkeypatch) -> None:
+def test_profile_is_printed_without_an_output_file(monkeypatch) -> None:
     monkeypatch.setattr(profiling, "worker_start", lambda: 0.75)
     done = CliRunner().invoke(app, ["profile", "--threads", "1", "--seconds", "0.1"])
     assert read_text(done.stdout, Profile, "stdout").name == "custom"
 
 
-def test_wrong_options_are_told_before_anything_is_measured(tmp_path) -> None:
+def test_invalid_options_are_rejected_before_measuring(tmp_path) -> None:
     done = sojourn("--name", "Not A Name")
     assert done.returncode == 2
     assert done.stderr.startswith("error: --name 'Not A Name' is not a valid name")
-    assert "is not an address" in sojourn("--broker", "here:there").stderr
+    assert "is not a broker address" in sojourn("--broker", "here:there").stderr
     done = sojourn("--output", str(tmp_path / "none" / "mine.toml"))
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.endswith("none: no such folder\n")
 
 
-def test_a_profile_comes_back_from_its_text() -> None:
+def test_profile_survives_a_text_round_trip() -> None:
     for latency in (None, 0.004):
         profile = profile_of("mine", SPEED, 3, 0.75, latency)
         assert read_text(text_of(profile), Profile, "text") == profile
@@ -74,18 +74,18 @@ def test_a_profile_comes_back_from_its_text() -> None:
     assert profile.sources["link.down"].startswith("assumed: ")
 
 
-def test_a_worker_takes_time_to_start(monkeypatch) -> None:
+def test_worker_start_time_is_measured(monkeypatch) -> None:
     monkeypatch.setattr(profiling, "_STARTS", 1)
     assert 0.01 < worker_start() < LIMIT
 
 
-def test_a_worker_that_cannot_start_is_told(monkeypatch) -> None:
+def test_worker_that_cannot_start_is_reported(monkeypatch) -> None:
     monkeypatch.setattr(profiling, "_WORKER", "raise SystemExit('no room')")
     with pytest.raises(MachineError, match="a training worker does not start here: no room"):
         worker_start()
 
 
-def test_latency_is_half_of_what_connecting_takes(monkeypatch) -> None:
+def test_latency_is_half_the_connect_time(monkeypatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert 0 < latency_to("127.0.0.1", port) < LIMIT
@@ -96,7 +96,7 @@ def test_latency_is_half_of_what_connecting_takes(monkeypatch) -> None:
         latency_to("127.0.0.1", port)
 
 
-def test_heat_is_read_where_the_system_tells_it(tmp_path) -> None:
+def test_heat_is_read_where_the_system_reports_it(tmp_path) -> None:
     assert heat(tmp_path) is None
     for number, degrees in enumerate(("41500", "nonsense", "62000")):
         zone = tmp_path / "sys" / "class" / "thermal" / f"thermal_zone{number}"
@@ -105,12 +105,12 @@ def test_heat_is_read_where_the_system_tells_it(tmp_path) -> None:
     assert heat(tmp_path) == "62 °C"
     firmware = tmp_path / profiling._THROTTLED
     firmware.parent.mkdir(parents=True)
-    for bits, said in (("0", "not slowed down"), ("50005", "slowed down by heat or power")):
+    for bits, output in (("0", "not slowed down"), ("50005", "slowed down by heat or power")):
         firmware.write_text(f"{bits}\n")
-        assert heat(tmp_path) == f"62 °C, {said}"
+        assert heat(tmp_path) == f"62 °C, {output}"
 
 
-def test_a_board_is_known_by_its_name(tmp_path) -> None:
+def test_machine_is_identified_by_board_or_processor_name(tmp_path) -> None:
     board, processor = tmp_path / "model", tmp_path / "cpuinfo"
     processor.write_text("processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC\nprocessor\t: 1\nmodel name\t: Other\n")
     assert machine(board, processor) == "AMD EPYC"
@@ -119,6 +119,6 @@ def test_a_board_is_known_by_its_name(tmp_path) -> None:
     assert machine(tmp_path / "none", tmp_path / "none")
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path) -> None:
+def test_unwritable_output_file_is_reported(tmp_path) -> None:
     with pytest.raises(ConfigError, match="Is a directory"):
         write("text", str(tmp_path))

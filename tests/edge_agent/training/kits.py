@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit
-from coordinator.rounds.kit_cache import KitCache
+from coordinator.rounds.preparing import KitCache
+from edge_agent.training.messages import Train, Trained
 from edge_agent.training.trainer import Trainer
-from edge_agent.training.work import Train, Trained
 from sojourn.data.source import DataSettings
 from sojourn.model.vectors import load, save
 from sojourn.parts import Sgd, Training
@@ -44,7 +44,7 @@ def network() -> nn.Sequential:
 
 
 def network_with_state() -> nn.Sequential:
-    """With BatchNorm over maps and over rows."""
+    """A network with BatchNorm over maps and over rows."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         return nn.Sequential(
@@ -60,7 +60,7 @@ def network_with_state() -> nn.Sequential:
 
 
 def network_with_frozen_trunk() -> nn.Sequential:
-    """The same with a layer more; only the last two are trained."""
+    """The same with one more layer; only the last two are trained."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         trunk = nn.Sequential(
@@ -77,7 +77,7 @@ def compiled() -> Compiled:
 
 @cache
 def compiled_with_state() -> Compiled:
-    """The same of a model with state."""
+    """The same for a model with state."""
     return _compiled_once("tests-edge-agent-state", network_with_state)
 
 
@@ -112,7 +112,7 @@ def torch_step(model: nn.Module, loss: torch.Tensor, rate: float) -> None:
 
 
 def write_data(path: Path, samples: int = 50, classes: tuple[str, ...] = CLASSES) -> tuple[Any, Any]:
-    """Random pixels with names as labels, in an NPZ file."""
+    """Write random pixels with class names as labels to an NPZ file."""
     draw = np.random.default_rng(5)
     x = draw.integers(0, 17, (samples, 8, 8), dtype=np.uint8)
     y = draw.integers(0, len(classes), samples)
@@ -133,7 +133,7 @@ def visit_for(
     model: Compiled | None = None,
     **training: Any,
 ) -> Train:
-    """A visit whose kit and model are in the store; `model` is another than the usual one."""
+    """Return a visit whose kit and model are in the store; `model` replaces the default one."""
     used = model or compiled()
     kit, initial = used.kit, used.initial
     data = pack_blob(kit)

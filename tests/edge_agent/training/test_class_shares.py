@@ -1,4 +1,4 @@
-"""Logit adjustment on a device: against the same loop written out in torch, and in its limits."""
+"""Logit adjustment on a device: compared with the same loop in torch, and its limiting cases."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import torch
 from torch import nn
 
 from coordinator.compiling import compile_kit
-from edge_agent.training.class_shares import shift_of
-from edge_agent.training.reasons import Unsupported
-from edge_agent.training.trainer import prepare
+from edge_agent.training.trainer import prepare, shift_of
+from edge_agent.training.visit_vectors import Unsupported
 from sojourn.data.source import DataSettings
 from sojourn.errors import ModelError
-from sojourn.model.output_bias import check_output_bias, output_bias
+from sojourn.model.layers import check_output_bias, output_bias
 from sojourn.parts import LogitAdjustment, Sgd
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import batches
@@ -48,7 +47,7 @@ def trained(bench: Bench, objective: Any, **how: Any) -> np.ndarray:
 
 
 def by_torch(x: Any, y: Any, shift: Any, epochs: int) -> np.ndarray:
-    """Plain SGD on the cross-entropy of the answers with `shift` added."""
+    """Plain SGD on the cross-entropy of the logits plus `shift`."""
     model = network()
     inputs = torch.from_numpy((x.astype(np.float32).reshape(-1, 1, 8, 8) - MEAN) / STD)
     labels, added = torch.from_numpy(y.astype(np.int64)), torch.tensor(shift, dtype=torch.float32)
@@ -59,7 +58,7 @@ def by_torch(x: Any, y: Any, shift: Any, epochs: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.4])
-def test_it_is_cross_entropy_of_answers_and_the_logarithms_of_the_devices_own_shares(bench: Bench, tau: float) -> None:
+def test_logit_adjustment_matches_torch_with_log_class_shares(bench: Bench, tau: float) -> None:
     counts = np.bincount(bench.y, minlength=len(CLASSES)) + 0.5
     expected = by_torch(bench.x, bench.y, tau * np.log(counts / counts.sum()), epochs=2)
     found = trained(bench, LogitAdjustment(tau=tau, smoothing=0.5), epochs=2)
@@ -67,11 +66,11 @@ def test_it_is_cross_entropy_of_answers_and_the_logarithms_of_the_devices_own_sh
     assert np.abs(found - trained(bench, Sgd(), epochs=2)).max() > 1e-4
 
 
-def test_tau_0_is_plain_training_bit_for_bit(bench: Bench) -> None:
+def test_tau_zero_equals_plain_training_bit_for_bit(bench: Bench) -> None:
     assert np.array_equal(trained(bench, LogitAdjustment(tau=0.0), epochs=2), trained(bench, Sgd(), epochs=2))
 
 
-def test_a_class_that_the_device_lacks_is_hardly_unlearnt(tmp_path: Path) -> None:
+def test_missing_class_is_hardly_forgotten(tmp_path: Path) -> None:
     bench = Bench(tmp_path, classes=CLASSES[:2])
     start = compiled().initial
     place = there(output_bias(compiled().kit))
@@ -80,7 +79,7 @@ def test_a_class_that_the_device_lacks_is_hardly_unlearnt(tmp_path: Path) -> Non
     assert abs(lost[1]) < lost[0] / 5
 
 
-def test_the_shift_stands_in_the_bias_of_the_answers_alone(tmp_path: Path) -> None:
+def test_shift_is_applied_only_to_the_output_bias(tmp_path: Path) -> None:
     write_data(tmp_path / "data.npz")
     prepared = prepare(compiled().kit, DataSettings(path=str(tmp_path / "data.npz")), 1)
     (shift,) = shift_of(LogitAdjustment(), prepared).values()
@@ -91,17 +90,17 @@ def test_the_shift_stands_in_the_bias_of_the_answers_alone(tmp_path: Path) -> No
     assert shift_of(Sgd(), prepared) == {}
 
 
-def test_a_model_whose_answers_have_no_bias_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_model_without_output_bias_is_refused_with_reason(tmp_path: Path) -> None:
     write_data(tmp_path / "data.npz")
     without = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, len(CLASSES), bias=False))
     kit = compile_kit(without, InputSpec((1, 8, 8)), CLASSES, mean=[MEAN], std=[STD], seed=3).kit
     with pytest.raises(ModelError, match="no trained tensor of this model has one number for each of the 3 classes"):
         check_output_bias(kit)
-    with pytest.raises(Unsupported, match="answers have a bias"):
+    with pytest.raises(Unsupported, match="output bias"):
         shift_of(LogitAdjustment(), prepare(kit, DataSettings(path=str(tmp_path / "data.npz")), 1))
 
 
-def test_a_bias_that_is_not_added_to_the_answers_is_refused() -> None:
+def test_bias_not_added_to_the_output_is_refused() -> None:
     class Squeezed(nn.Module):
         def __init__(self) -> None:
             super().__init__()

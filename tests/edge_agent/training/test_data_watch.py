@@ -1,4 +1,4 @@
-"""The agent looks at its data when it starts and when it has changed, in the training process."""
+"""The agent surveys its data in the training process, at its start and after changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sojourn.data.data_survey import DataSurvey
+    from sojourn.protocol.data_summary import DataSurvey
 
 
 @pytest.fixture
@@ -28,38 +28,38 @@ def training(tmp_path: Path) -> Iterator[TrainingProcess]:
     workers.close()
 
 
-def test_data_that_comes_later_is_looked_at_again(tmp_path: Path, training: TrainingProcess) -> None:
-    heard: SimpleQueue[DataSurvey] = SimpleQueue()
-    watch = DataWatch(training, DataSettings(path=str(tmp_path / "data.npz")), heard.put, pause=0.05)
+def test_data_that_appears_later_is_surveyed_again(tmp_path: Path, training: TrainingProcess) -> None:
+    received: SimpleQueue[DataSurvey] = SimpleQueue()
+    watch = DataWatch(training, DataSettings(path=str(tmp_path / "data.npz")), received.put, pause=0.05)
     try:
-        assert "does not exist" in heard.get(timeout=LIMIT).summary.fault
+        assert "does not exist" in received.get(timeout=LIMIT).summary.fault
         np.savez(tmp_path / "half.npz", x=np.arange(40.0).reshape(20, 2), y=np.arange(20) % 2)
         (tmp_path / "half.npz").rename(tmp_path / "data.npz")
-        found = heard.get(timeout=LIMIT)
+        found = received.get(timeout=LIMIT)
     finally:
         watch.close()
     assert found.facts[0] == "20 samples of shape 2, float64, values 0 to 39"
-    assert heard.empty()
+    assert received.empty()
 
 
-def test_nothing_is_read_while_the_owners_limits_object(tmp_path: Path, training: TrainingProcess) -> None:
+def test_data_is_not_read_while_owner_limits_object(tmp_path: Path, training: TrainingProcess) -> None:
     asked: SimpleQueue[str] = SimpleQueue()
-    heard: SimpleQueue[DataSurvey] = SimpleQueue()
+    received: SimpleQueue[DataSurvey] = SimpleQueue()
 
     def objection() -> str:
         asked.put("once more")
         return "hours"
 
     data = DataSettings(path=str(tmp_path / "data.npz"))
-    watch = DataWatch(training, data, heard.put, objection=objection, pause=0.01)
+    watch = DataWatch(training, data, received.put, objection=objection, pause=0.01)
     for _ in range(3):
         asked.get(timeout=LIMIT)
     watch.close()
-    assert heard.empty()
+    assert received.empty()
     assert training._child is None
 
 
-def test_what_changes_when_data_does(tmp_path: Path) -> None:
+def test_folder_mark_changes_when_a_file_is_added(tmp_path: Path) -> None:
     root = tmp_path / "images"
     assert mark_of(str(root)) == ()
     (root / "cat").mkdir(parents=True)

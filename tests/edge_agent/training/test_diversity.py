@@ -1,4 +1,4 @@
-"""FedELMY's pull: its scale by hand, its gradient by torch."""
+"""FedELMY's diversity terms: the scale by hand, the gradient by torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from edge_agent.training.diversity import Diverse, distance_scale
+from edge_agent.training.fedelmy import Diverse, distance_scale
 from sojourn.parts import Elmy
 
 if TYPE_CHECKING:
-    from edge_agent.training.objectives import Slope
+    from edge_agent.training.objectives import LossAndGrad
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
         (6.02, 0.0, 1.0),
     ],
 )
-def test_distances_come_one_order_of_magnitude_below_the_loss(loss: float, d2: float, scale: float) -> None:
+def test_distances_are_scaled_to_a_tenth_of_the_loss_magnitude(loss: float, d2: float, scale: float) -> None:
     assert distance_scale(loss, np.float32(d2)) == pytest.approx(scale, rel=1e-12)
     found = distance_scale(torch.tensor([loss, 3.0]), torch.tensor([d2, 3e4]))
     assert found.tolist() == pytest.approx([scale, 1e-5], rel=1e-6)
 
 
-def test_the_example_of_the_paper() -> None:
+def test_distance_scale_matches_the_paper_example() -> None:
     assert distance_scale(6.02, 45.0) * 45 == pytest.approx(0.45)
 
 
-def level(loss: Any) -> Slope:
-    """A loss that is the same everywhere."""
+def level(loss: Any) -> LossAndGrad:
+    """A constant loss."""
     return lambda at: (loss, at * 0)
 
 
@@ -62,7 +62,7 @@ def by_torch(w: np.ndarray, pool: list[np.ndarray], alpha: float, beta: float) -
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (0.5, 0.0), (0.0, 0.7), (0.5, 0.7)])
 @pytest.mark.parametrize("spread", [0.05, 1.0, 30.0])
-def test_the_pull_is_the_gradient_of_the_distances(alpha: float, beta: float, spread: float) -> None:
+def test_pull_is_the_gradient_of_the_distances(alpha: float, beta: float, spread: float) -> None:
     draw = np.random.default_rng(4)
     pool = [draw.standard_normal(8) * spread for _ in range(3)]
     w = draw.standard_normal(8)
@@ -74,7 +74,7 @@ def test_the_pull_is_the_gradient_of_the_distances(alpha: float, beta: float, sp
     np.testing.assert_allclose(direction, by_torch(w, pool, alpha, beta), rtol=1e-4, atol=1e-5)
 
 
-def test_each_of_many_models_has_its_own_scale() -> None:
+def test_each_batched_model_has_its_own_scale() -> None:
     w = np.array([[1, 2], [100, 200]], np.float32)
     first, mean = np.zeros((2, 2), np.float32), np.full((2, 2), 0.5, np.float32)
     settings = Elmy(alpha=0.5, beta=0.7)

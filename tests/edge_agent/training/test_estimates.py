@@ -1,4 +1,4 @@
-"""What devices tell of themselves: the same numbers as the server would work out, and nothing beyond them."""
+"""Estimation on a device: the same numbers as the server would compute, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from edge_agent.training import estimates
-from edge_agent.training.reasons import Unsupported
+from edge_agent.training.visit_vectors import Unsupported
 from sojourn import parts
 from sojourn.errors import InvalidBlob
-from sojourn.model.classifier import classifier_weights
 from sojourn.model.exemplars import Exemplars, signature
 from sojourn.model.graphs import Graphs
+from sojourn.model.layers import classifier_weights
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -24,7 +24,7 @@ from tests.edge_agent.training.kits import CLASSES, MEAN, STD, Bench, compiled, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edge_agent.training.work import Train
+    from edge_agent.training.messages import Train
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def estimate(bench: Bench, estimator: parts.Part | None, **task: Any) -> Any:
 
 
 @pytest.mark.parametrize("form", [parts.SignatureEstimator, parts.ConfidenceEstimator])
-def test_a_signature_is_the_same_on_both_sides(bench: Bench, form: Any) -> None:
+def test_signature_is_equal_on_device_and_server(bench: Bench, form: Any) -> None:
     sent = estimate(bench, form(where="server"))
     assert sent.signature is None
     model = bench.load(sent.vectors["model"])
@@ -66,7 +66,7 @@ def test_a_signature_is_the_same_on_both_sides(bench: Bench, form: Any) -> None:
 
 
 @pytest.mark.parametrize("layers", ["all", "last-two", "last"])
-def test_a_classifier_is_the_same_on_both_sides(bench: Bench, layers: Any) -> None:
+def test_classifier_is_equal_on_device_and_server(bench: Bench, layers: Any) -> None:
     sent = estimate(bench, parts.ClassifierEstimator(where="server", layers=layers))
     model = bench.load(sent.vectors["model"])
     here = estimate(bench, parts.ClassifierEstimator(where="device", layers=layers))
@@ -77,13 +77,13 @@ def test_a_classifier_is_the_same_on_both_sides(bench: Bench, layers: Any) -> No
     assert len(here.signature) == 3 * 64
 
 
-def test_a_classifier_that_no_message_takes_is_unsupported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimates, "LONGEST", 191)
-    with pytest.raises(Unsupported, match=r"hold 192 numbers, a message takes 191.*server"):
+def test_classifier_too_large_for_a_message_is_unsupported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "MAX_SIGNATURE", 191)
+    with pytest.raises(Unsupported, match=r"have 192 parameters, a message holds 191.*server"):
         estimate(bench, parts.ClassifierEstimator(where="device"))
 
 
-def test_class_counts_are_the_label_histogram_and_nothing_is_trained(bench: Bench) -> None:
+def test_class_counts_equal_label_histogram_without_training(bench: Bench) -> None:
     outcome = estimate(bench, parts.ClassCountEstimator())
     assert outcome.signature == tuple(float((bench.y == number).sum()) for number in range(3))
     assert sum(outcome.signature) == outcome.samples == 50
@@ -91,12 +91,12 @@ def test_class_counts_are_the_label_histogram_and_nothing_is_trained(bench: Benc
     assert "steps" not in outcome.metrics
 
 
-def test_a_class_without_samples_counts_zero(tmp_path: Path) -> None:
+def test_class_without_samples_counts_zero(tmp_path: Path) -> None:
     assert estimate(Bench(tmp_path, classes=("owl",)), parts.ClassCountEstimator()).signature == (0.0, 0.0, 50.0)
 
 
 @pytest.mark.parametrize("estimator", [parts.SizeEstimator(), parts.UpdateEstimator(epochs=0)])
-def test_sizes_are_told_without_training(bench: Bench, estimator: Any) -> None:
+def test_sample_count_is_reported_without_training(bench: Bench, estimator: Any) -> None:
     outcome = estimate(bench, estimator)
     assert (outcome.samples, outcome.vectors, outcome.signature, outcome.memory) == (50, {}, None, {})
     assert "steps" not in outcome.metrics
@@ -114,14 +114,14 @@ def test_sizes_are_told_without_training(bench: Bench, estimator: Any) -> None:
         parts.ClassifierEstimator(),
     ],
 )
-def test_all_else_is_worked_out_on_the_server_from_the_model(bench: Bench, estimator: Any) -> None:
+def test_other_estimators_return_the_model_for_the_server(bench: Bench, estimator: Any) -> None:
     outcome = estimate(bench, estimator)
     assert outcome.vectors == bench.train(epochs=2).vectors
     assert outcome.signature is None
 
 
 @pytest.mark.parametrize("objective", [parts.Prox(mu=5.0), parts.Dyn(a=3.0), parts.Scaffold(), parts.Elmy()])
-def test_estimation_is_plain_and_leaves_the_memory_alone(bench: Bench, objective: Any) -> None:
+def test_estimation_trains_plainly_and_keeps_memory_unchanged(bench: Bench, objective: Any) -> None:
     work = visit_for(bench.blobs, kind="estimate", estimator=parts.UpdateEstimator(), objective=objective)
     drawn = np.ones(compiled().kit.model.size, np.float32)
     kept = with_vectors(work, bench.blobs, h=drawn).visit.vectors["h"]
@@ -131,12 +131,12 @@ def test_estimation_is_plain_and_leaves_the_memory_alone(bench: Bench, objective
     assert "remembered" not in outcome.metrics
 
 
-def test_answers_on_exemplars_need_exemplars(bench: Bench) -> None:
-    with pytest.raises(Unsupported, match="brings none"):
+def test_signature_on_device_requires_exemplars(bench: Bench) -> None:
+    with pytest.raises(Unsupported, match="contains none"):
         bench.train(kind="estimate", estimator=parts.SignatureEstimator(where="device"))
 
 
-def test_a_signature_is_the_mean_of_softmax_by_torch() -> None:
+def test_signature_equals_mean_softmax_in_torch() -> None:
     x, y = exemplars().arrays()
     module = network()
     torch.nn.utils.vector_to_parameters(torch.from_numpy(compiled().initial.copy()), module.parameters())
@@ -147,7 +147,7 @@ def test_a_signature_is_the_mean_of_softmax_by_torch() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_exemplars_that_do_not_add_up_are_refused() -> None:
+def test_inconsistent_exemplars_are_refused() -> None:
     good = exemplars()
     assert unpack_blob(pack_blob(good), Exemplars) == good
     for bad in ({"x": good.x[1:]}, {"y": good.y[1:]}, {"shape": (70, 64, 2)}):
@@ -158,7 +158,7 @@ def test_exemplars_that_do_not_add_up_are_refused() -> None:
         signature(Graphs(compiled().kit, 1), compiled().initial, wild, 2)
 
 
-def test_training_ignores_exemplars_unless_it_estimates(bench: Bench) -> None:
+def test_training_ignores_exemplars(bench: Bench) -> None:
     outcome = bench.perform(with_exemplars(visit_for(bench.blobs), bench.blobs))
     assert outcome.signature is None
     assert outcome.vectors == bench.train().vectors

@@ -1,4 +1,4 @@
-"""FedGen on the device: a step against its pseudo-code in torch, and its limiting cases."""
+"""FedGen on the device: a step compared with its pseudo-code in torch, and limiting cases."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from coordinator.compiling import compile_kit
-from coordinator.finishers.generator import first_generator
-from edge_agent.training.generated import GeneratedSteps, seen_of_each
-from edge_agent.training.reasons import Unsupported
+from coordinator.finishers.fedgen import first_generator
+from edge_agent.training.fedgen import GeneratedSteps, seen_of_each
+from edge_agent.training.visit_vectors import Unsupported
 from sojourn.errors import ModelError
 from sojourn.model.generator import GeneratorLayout
 from sojourn.model.graphs import Graphs
@@ -53,7 +53,7 @@ def steps(a: float, b: float) -> GeneratedSteps:
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.0, 3.0), (2.0, 0.0), (2.0, 3.0)])
-def test_a_step_is_the_pseudo_codes(a: float, b: float) -> None:
+def test_step_matches_the_pseudo_code(a: float, b: float) -> None:
     kit, vector = compiled()
     x, y = batch()
     loss, gradient, _ = steps(a, b).loss_gradient_and_state(vector, x, y)
@@ -75,7 +75,7 @@ def test_a_step_is_the_pseudo_codes(a: float, b: float) -> None:
     np.testing.assert_allclose(gradient, wanted, rtol=1e-3, atol=1e-5)
 
 
-def test_without_the_second_term_the_trunk_learns_as_ever() -> None:
+def test_second_weight_zero_trains_the_trunk_as_usual() -> None:
     _, vector = compiled()
     x, y = batch()
     _, plain = Graphs(compiled()[0]).loss_and_gradient(vector, x, y)
@@ -84,7 +84,7 @@ def test_without_the_second_term_the_trunk_learns_as_ever() -> None:
     assert not np.array_equal(gradient[36:], plain[36:])
 
 
-def test_steps_draw_anew_and_repeat() -> None:
+def test_each_step_draws_new_samples_reproducibly() -> None:
     _, vector = compiled()
     x, y = batch()
     one, other = steps(2.0, 3.0), steps(2.0, 3.0)
@@ -93,7 +93,7 @@ def test_steps_draw_anew_and_repeat() -> None:
     assert not np.array_equal(first, one.loss_gradient_and_state(vector, x, y)[1])
 
 
-def test_weights_shrink_round_by_round_and_begin_with_the_second() -> None:
+def test_weights_start_in_round_one_and_decay_each_round() -> None:
     settings = Generated(a=10, b=1)
     assert settings.weights(0) == (0, 0)
     assert settings.weights(1) == pytest.approx((9.8, 0.98))
@@ -101,22 +101,22 @@ def test_weights_shrink_round_by_round_and_begin_with_the_second() -> None:
     assert Generated(a=0, b=0).weights(7) == (0, 0)
 
 
-def test_a_kit_without_the_graph_is_refused() -> None:
+def test_kit_without_soft_label_graph_is_refused() -> None:
     plain = compile_kit(network(), INPUT, ("a", "b", "c"), mean=None, std=None, seed=1).kit
-    with pytest.raises(Unsupported, match="no training graph with answers"):
+    with pytest.raises(Unsupported, match="no training graph with soft targets"):
         GeneratedSteps(plain, SETTINGS, made_by(), (1.0, 1.0), seed=0)
 
 
-def test_models_that_it_cannot_serve_are_refused() -> None:
+def test_unsupported_models_are_refused_with_a_reason() -> None:
     normed = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     with pytest.raises(ModelError, match='batchnorm = "frozen"'):
         compile_kit(normed, INPUT, ("a", "b", "c"), mean=None, std=None, seed=1, soft=True)
     bent = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3), nn.Tanh())
-    with pytest.raises(ModelError, match="straight out of a linear layer"):
+    with pytest.raises(ModelError, match="directly from a linear layer"):
         compile_kit(bent, INPUT, ("a", "b", "c"), mean=None, std=None, seed=1, soft=True)
 
 
-def test_what_a_visit_saw_of_each_class_begins_with_one() -> None:
+def test_class_counts_of_a_visit_start_at_one() -> None:
     class Some:
         y = np.array([0, 0, 2])
 

@@ -1,4 +1,4 @@
-"""What a visit brings and what the device remembers: vectors, counts, and memories that got lost."""
+"""The vectors of a visit and the memory of a device: encodings, counts, and lost memories."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from edge_agent.agent import Agent
 from edge_agent.records import Memory
-from edge_agent.training.reasons import Unsupported
-from sojourn.node.machine import Append, Did, Do, Pull, Pulled, Received
+from edge_agent.training.visit_vectors import Unsupported
+from sojourn.node.machine import Append, Pull, Pulled, Received, StartWork, WorkDone
 from sojourn.parts import Dyn, Prox, Sam, Scaffold, Sgd
 from sojourn.protocol.messages import Accepted, Discarded
 from sojourn.protocol.topics import Address
@@ -22,7 +22,7 @@ from tests.edge_agent.training.kits import Bench, compiled, visit_for, with_vect
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edge_agent.training.work import Train, Trained
+    from edge_agent.training.messages import Train, Trained
 
 LR, STEPS = 0.1, 7
 
@@ -33,7 +33,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def remembering(bench: Bench, objective: Any, last: Trained | None, **task: Any) -> Train:
-    """The next visit of a device, with what the last one left."""
+    """The next visit of a device, with the output of the last one."""
     work = visit_for(bench.blobs, objective=objective, **task)
     if last is None:
         return work
@@ -45,7 +45,7 @@ def noise(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(compiled().kit.model.size).astype(np.float32) / 10
 
 
-def test_dyn_remembers_from_visit_to_visit(bench: Bench) -> None:
+def test_dyn_keeps_memory_across_visits(bench: Bench) -> None:
     first = bench.perform(remembering(bench, Dyn(a=0.4), None))
     assert first.metrics["remembered"] == 0
     assert first.vectors == bench.train(objective=Prox(mu=0.4)).vectors  # round 1 is FedProx
@@ -61,7 +61,7 @@ def test_dyn_remembers_from_visit_to_visit(bench: Bench) -> None:
     assert third.metrics["remembered"] == 2
 
 
-def test_scaffold_takes_the_fleets_control_and_tells_how_its_own_changed(bench: Bench) -> None:
+def test_scaffold_takes_fleet_control_and_sends_its_own_delta(bench: Bench) -> None:
     control, zero = noise(1), np.zeros(compiled().kit.model.size, np.float32)
     plain = bench.perform(with_vectors(visit_for(bench.blobs, objective=Scaffold()), bench.blobs, control=zero))
     assert plain.vectors["model"] == bench.train().vectors["model"]
@@ -76,20 +76,20 @@ def test_scaffold_takes_the_fleets_control_and_tells_how_its_own_changed(bench: 
     np.testing.assert_allclose(bench.load(second.vectors["control_delta"]), change, atol=1e-6)
 
 
-def test_a_vector_that_an_objective_needs_must_come(bench: Bench) -> None:
+def test_missing_required_vector_is_unsupported(bench: Bench) -> None:
     with pytest.raises(Unsupported, match="'scaffold' needs the vector 'control'"):
         bench.train(objective=Scaffold())
 
 
 @pytest.mark.parametrize("objective", [Sgd(), Prox(), Sam()])
-def test_objectives_without_memory_say_nothing_of_it(bench: Bench, objective: Any) -> None:
+def test_objective_without_memory_reports_none(bench: Bench, objective: Any) -> None:
     outcome = bench.train(objective=objective)
     assert "remembered" not in outcome.metrics
     assert outcome.memory == {}
     assert set(outcome.vectors) == {"model"}
 
 
-def test_every_knob_makes_a_difference(bench: Bench) -> None:
+def test_every_parameter_changes_the_result(bench: Bench) -> None:
     control = {"control": noise(1)}
     works = [visit_for(bench.blobs, objective=Prox(mu=mu)) for mu in (0.0, 0.1, 0.2)]
     works += [visit_for(bench.blobs, objective=Sam(rho=rho)) for rho in (0.1, 0.2)]
@@ -101,7 +101,9 @@ def test_every_knob_makes_a_difference(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "short", "flipped", "another model's"])
-def test_a_lost_memory_starts_clean_and_says_so(bench: Bench, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_memory_restarts_clean_and_logs_a_warning(
+    bench: Bench, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
     first = bench.perform(remembering(bench, Dyn(a=0.4), None))
     ref = first.memory["h"]
     work = remembering(bench, Dyn(a=0.4), first)
@@ -120,11 +122,11 @@ def test_a_lost_memory_starts_clean_and_says_so(bench: Bench, harm: str, caplog:
     assert outcome.metrics["remembered"] == 0
     assert outcome.vectors == first.vectors
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert "job round 0 tour 1 hop 1: starts clean" in warning.getMessage()
+    assert "job round 0 tour 1 hop 1: the objective's memory is lost and starts empty" in warning.getMessage()
 
 
 class Device:
-    """An agent that really trains, with its journal; it can be started anew from it at any time."""
+    """An agent that trains, with a journal from which it can be restarted at any time."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.now = bench, 0.0
@@ -141,10 +143,10 @@ class Device:
             self.agent.apply(msgspec.msgpack.decode(record, type=self.agent.record_form))
         self.perform(self.agent.start(self.now))
 
-    def hear(self, message: Any) -> None:
-        self.tell(Received(Address("edge", "e"), Epoch(1, bytes(8)), message))
+    def receive(self, message: Any) -> None:
+        self.notify(Received(Address("edge", "e"), Epoch(1, bytes(8)), message))
 
-    def tell(self, event: Any) -> None:
+    def notify(self, event: Any) -> None:
         self.perform(self.agent.handle(event, self.now))
 
     def perform(self, effects: list[Any]) -> None:
@@ -152,11 +154,11 @@ class Device:
             if isinstance(effect, Append):
                 self.records.append(msgspec.msgpack.encode(effect.record))
             elif isinstance(effect, Pull):
-                self.tell(Pulled(effect.ref.digest))
-            elif isinstance(effect, Do):
+                self.notify(Pulled(effect.ref.digest))
+            elif isinstance(effect, StartWork):
                 outcome = self.bench.perform(effect.work)
                 self.remembered.append(outcome.metrics["remembered"])
-                self.tell(Did(effect.key, outcome))
+                self.notify(WorkDone(effect.key, outcome))
 
 
 def in_round(bench: Bench, number: int) -> Any:
@@ -166,17 +168,17 @@ def in_round(bench: Bench, number: int) -> Any:
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_device_ends_up_the_same_over_restarts_and_late_answers(bench: Bench, restarts: bool, late: bool) -> None:
+def test_restarts_and_late_replies_do_not_change_the_memory(bench: Bench, restarts: bool, late: bool) -> None:
     device = Device(bench)
     rounds = [in_round(bench, number) for number in range(3)]
-    device.hear(rounds[0])
+    device.receive(rounds[0])
     for last, following in pairwise(rounds):
         words = [Accepted(last.id), following]
         for word in reversed(words) if late else words:
-            device.hear(word)
+            device.receive(word)
             if restarts:
                 device.restart()
-    device.hear(Discarded(rounds[2].id, "not in line"))
+    device.receive(Discarded(rounds[2].id, "not in line"))
     assert device.remembered == [0, 1, 2]
     expected: Trained | None = None
     for visit in rounds[:2]:

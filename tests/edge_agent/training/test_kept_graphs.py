@@ -1,4 +1,4 @@
-"""What a visit loads is there for the next one: opening a graph takes longer than many a visit."""
+"""Loaded graphs are reused by the next visit: opening a graph can take longer than a visit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit
-from coordinator.finishers.generator import first_generator
+from coordinator.finishers.fedgen import first_generator
 from sojourn.model import graphs, vectors
-from sojourn.model.lengths import flat
+from sojourn.model.vectors import flat
 from sojourn.parts import Generated, Outliers
 from sojourn.protocol.spec import InputSpec
 from tests.edge_agent.training.kits import CLASSES, Bench, visit_for
@@ -20,7 +20,7 @@ from tests.edge_agent.training.kits import CLASSES, Bench, visit_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edge_agent.training.work import Train
+    from edge_agent.training.messages import Train
 
 
 def compiled(outputs: int, **how: Any) -> Compiled:
@@ -35,7 +35,7 @@ def with_outliers(bench: Bench) -> Train:
 
 
 def with_a_generator(bench: Bench) -> Train:
-    """A visit of the second round: in the first there is nothing to learn from yet."""
+    """A visit of the second round: in the first there is no frozen model."""
     settings, made = Generated(hidden=8), compiled(len(CLASSES), soft=True)
     work = visit_for(bench.blobs, objective=settings, model=made, epochs=1)
     generator = first_generator(settings, made.kit, 1)["generator"]
@@ -49,11 +49,11 @@ def with_a_generator(bench: Bench) -> Train:
 @pytest.mark.parametrize(
     ("make", "loaded"),
     [
-        (with_outliers, ["the training graph", "the graph of the samples' slope", "the training graph with outliers"]),
-        (with_a_generator, ["the training graph", "the training graph with given answers"]),
+        (with_outliers, ["the training graph", "the graph of input gradients", "the training graph with outliers"]),
+        (with_a_generator, ["the training graph", "the training graph with soft targets"]),
     ],
 )
-def test_a_second_visit_loads_nothing(
+def test_second_visit_opens_no_graphs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, loaded: list[str]
 ) -> None:
     bench, opened, really = Bench(tmp_path), list[str](), graphs.graph_session
@@ -68,6 +68,6 @@ def test_a_second_visit_loads_nothing(
     assert opened == loaded
     assert bench.perform(work).vectors == first.vectors
     assert opened == loaded
-    # A device that begins with this visit comes to the same bits.
+    # A device that starts with this visit gets the same bits.
     other = Bench(tmp_path)
     assert other.perform(make(other)).vectors == first.vectors

@@ -1,4 +1,4 @@
-"""FedELMY's visit against its pseudo-code in plain numpy, with graphs but without our descent."""
+"""FedELMY's visit compared with its pseudo-code in numpy, which uses the graphs but not `descent`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from edge_agent.training.fedelmy import shuffled
 from edge_agent.training.held_out import SampleSubset, parted
-from edge_agent.training.model_pool import shuffled
 from sojourn.model.graphs import Graphs
 from sojourn.parts import Elmy, Sgd
 from sojourn.randomness import batches, derive, generator
@@ -80,14 +80,14 @@ class Reading:
 
 @pytest.mark.parametrize("earlier", [0, 3])
 @pytest.mark.parametrize("change", [{}, {"models": 4, "alpha": 2.0}, {"warmup": 0}, {"validation": 0.0}])
-def test_a_visit_follows_its_pseudo_code(bench: Bench, change: dict[str, Any], earlier: int) -> None:
+def test_visit_matches_its_pseudo_code(bench: Bench, change: dict[str, Any], earlier: int) -> None:
     settings = Elmy(**(QUIET | change))
     ours = bench.vector(**SMALL, objective=settings, earlier=earlier)
     expected = Reading(bench, settings.validation).grow(compiled().initial, settings, earlier)
     np.testing.assert_allclose(ours, expected, atol=2e-6)
 
 
-def test_one_model_without_distances_is_the_mean_of_the_received_and_the_best(bench: Bench) -> None:
+def test_single_model_averages_received_and_best_epoch(bench: Bench) -> None:
     settings = Elmy(models=1, alpha=0.0, beta=0.0, warmup=0, validation=0.2)
     reading = Reading(bench, 0.2)
     after = reading.epochs(compiled().initial, "model 1", 8, lambda w, _: 0 * w)
@@ -97,16 +97,16 @@ def test_one_model_without_distances_is_the_mean_of_the_received_and_the_best(be
     np.testing.assert_allclose(bench.vector(**(SMALL | {"epochs": 8}), objective=settings), expected, atol=1e-6)
 
 
-def test_among_equal_epochs_the_earlier_is_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_of_equal_epochs_is_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([3, 5, 5, 4])
-    monkeypatch.setattr("edge_agent.training.model_pool.right_answers", lambda *_: next(scores))
+    monkeypatch.setattr("edge_agent.training.fedelmy.correct_predictions", lambda *_: next(scores))
     settings = Elmy(models=1, alpha=0.0, beta=0.0, warmup=0, validation=0.2)
     after = Reading(bench, 0.2).epochs(compiled().initial, "model 1", EPOCHS, lambda w, _: 0 * w)
     expected = (compiled().initial.astype(np.float64) + after[1]) / 2
     np.testing.assert_allclose(bench.vector(**SMALL, objective=settings), expected, atol=1e-6)
 
 
-def test_every_knob_makes_a_difference(bench: Bench) -> None:
+def test_every_parameter_changes_the_result(bench: Bench) -> None:
     changes: list[dict[str, Any]] = [
         {},
         {"models": 3},
@@ -123,13 +123,13 @@ def test_every_knob_makes_a_difference(bench: Bench) -> None:
     base = Elmy(**QUIET)
     ways: list[dict[str, Any]] = [{"seed": 12}, {"optimiser": "adam"}, {"momentum": 0.5}, {"lr": 0.06}, {"batch": 9}]
     results += [bench.vector(**(SMALL | how), objective=base).tobytes() for how in ways]
-    last = Elmy(**(QUIET | {"validation": 0.0}))  # with a split, an epoch that is not kept makes no difference
+    last = Elmy(**(QUIET | {"validation": 0.0}))  # with a split, the results would not differ
     results += [bench.vector(**(SMALL | {"epochs": 5}), objective=last).tobytes()]
     assert len(set(results)) == len(results)
     assert bench.vector(**SMALL, objective=base).tobytes() == results[0]
 
 
-def test_later_devices_neither_warm_up_nor_start_on_their_own(bench: Bench) -> None:
+def test_later_devices_skip_warm_up_and_own_start(bench: Bench) -> None:
     plain = bench.vector(**SMALL, objective=Elmy(**(QUIET | {"warmup": 0})), earlier=1)
     later = bench.vector(**SMALL, objective=Elmy(**(QUIET | {"start": "own"})), earlier=1)
     assert later.tobytes() == plain.tobytes()
@@ -137,24 +137,24 @@ def test_later_devices_neither_warm_up_nor_start_on_their_own(bench: Bench) -> N
     assert later.tobytes() != bench.vector(**SMALL, objective=Elmy(**QUIET), earlier=0).tobytes()
 
 
-def test_progress_runs_over_the_whole_visit(bench: Bench) -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_covers_the_whole_visit(bench: Bench) -> None:
+    reported: list[tuple[int, int]] = []
     work = visit_for(bench.blobs, **SMALL, objective=Elmy(**QUIET))
-    outcome = bench.trainer.perform(work, lambda step, steps: told.append((step, steps)))
+    outcome = bench.trainer.perform(work, lambda step, steps: reported.append((step, steps)))
     total = (2 + 2 * EPOCHS) * 5  # of 50 samples 40 are trained on, 8 at a time
-    assert list(dict.fromkeys(told)) == [(step, total) for step in range(total + 1)]
+    assert list(dict.fromkeys(reported)) == [(step, total) for step in range(total + 1)]
     assert outcome.metrics["steps"] == total  # type: ignore[union-attr]
     assert set(outcome.metrics) == {"loss_first", "loss", "steps", "seconds"}  # type: ignore[union-attr]
 
 
-def test_a_compressed_result_is_a_difference_from_the_model_received(bench: Bench) -> None:
+def test_compressed_result_is_a_delta_from_the_received_model(bench: Bench) -> None:
     settings = Elmy(**(QUIET | {"start": "own"}))
     whole = bench.vector(**SMALL, objective=settings)
     ref = bench.train(**SMALL, objective=settings, encoding="float16").vectors["model"]
     np.testing.assert_allclose(bench.load(ref) + compiled().initial, whole, atol=2e-3)
 
 
-def test_another_start_has_the_same_numbers_in_each_tensor() -> None:
+def test_shuffled_start_keeps_the_values_of_each_tensor() -> None:
     spec, model = compiled().kit.model, compiled().initial
     made = shuffled(model, spec, 5)
     for name, tensor in spec.split(made).items():
@@ -166,7 +166,7 @@ def test_another_start_has_the_same_numbers_in_each_tensor() -> None:
 
 
 class Numbers:
-    """Samples that are their own numbers."""
+    """Samples whose values are their indices."""
 
     def __init__(self, count: int) -> None:
         self.y = np.arange(count)
@@ -181,13 +181,13 @@ class Numbers:
 @pytest.mark.parametrize(
     ("count", "share", "held"), [(50, 0.1, 5), (10, 0.1, 1), (5, 0.1, 1), (9, 0.5, 5), (100, 0.33, 33)]
 )
-def test_a_split_takes_every_sample_once_and_is_always_the_same(count: int, share: float, held: int) -> None:
+def test_split_covers_every_sample_once_and_is_reproducible(count: int, share: float, held: int) -> None:
     parts, again = parted(Numbers(count), share), parted(Numbers(count), share)
-    learnt, out = parts.learnt, parts.validation
-    assert isinstance(learnt, SampleSubset)
+    learned, out = parts.learned, parts.validation
+    assert isinstance(learned, SampleSubset)
     assert isinstance(out, SampleSubset)
     assert len(out) == held
-    assert sorted([*learnt.y, *out.y]) == list(range(count))
+    assert sorted([*learned.y, *out.y]) == list(range(count))
     assert again.validation is not None
     assert out.y.tolist() == again.validation.y.tolist()
     x, y = out.batch(np.array([0]), "float32")
@@ -195,10 +195,10 @@ def test_a_split_takes_every_sample_once_and_is_always_the_same(count: int, shar
 
 
 @pytest.mark.parametrize(("count", "share"), [(50, 0.0), (4, 0.1), (1, 0.5), (3, 0.99)])
-def test_where_one_side_would_be_empty_nothing_is_held_out(count: int, share: float) -> None:
+def test_no_split_when_one_side_would_be_empty(count: int, share: float) -> None:
     parts = parted(Numbers(count), share)
     assert parts.validation is None
-    assert len(parts.learnt) == count
+    assert len(parts.learned) == count
 
 
 def test_few_samples_train_without_a_split(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Training a model with state (BatchNorm): against torch, and that nothing but a step's own batch changes the state."""
+"""Training a model with state (BatchNorm): compared with torch; only a step's own batch changes the state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from edge_agent.training.model_pool import shuffled
+from edge_agent.training.fedelmy import shuffled
 from sojourn import parts
 from sojourn.model.graphs import Graphs
 from sojourn.model.vectors import load, save
@@ -20,11 +20,11 @@ from tests.edge_agent.training.kits import MEAN, STD, Bench, compiled_with_state
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edge_agent.training.work import Train, Trained
+    from edge_agent.training.messages import Train, Trained
     from sojourn.protocol.wire import Ref
 
 SAMPLES, BATCH = 50, 7
-"""Which leaves a last batch of one sample."""
+"""This leaves a last batch of one sample."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def trained(bench: Bench, **task: Any) -> Any:
 
 
 def by_torch(bench: Bench, epochs: int, seed: int, **options: float) -> Any:
-    """The same visit with torch alone; of one sample, rows are normalised by the running statistics."""
+    """The same visit in torch; a batch of one sample is normalised by the running statistics."""
     module = network_with_state()
     stepping = torch.optim.SGD(module.parameters(), **options)  # type: ignore[arg-type]
     x = (torch.from_numpy(bench.x[:, None]).float() - MEAN) / STD
@@ -63,51 +63,51 @@ def by_torch(bench: Bench, epochs: int, seed: int, **options: float) -> Any:
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.05}], ids=["plain", "momentum and decay"])
-def test_a_visit_is_what_torch_does_also_with_a_last_batch_of_one(bench: Bench, options: dict[str, float]) -> None:
+def test_visit_matches_torch_even_with_a_last_batch_of_one(bench: Bench, options: dict[str, float]) -> None:
     ours = trained(bench, epochs=3, seed=11, **options)
     np.testing.assert_allclose(ours, by_torch(bench, 3, 11, lr=0.02, **options), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("objective", [parts.Sgd(), parts.Prox(mu=0.5), parts.Dyn(), parts.Sam(), parts.Elmy(models=2)])
-def test_without_a_rate_the_state_is_that_of_the_batches_whatever_the_objective(bench: Bench, objective: Any) -> None:
-    """With a rate of nearly 0 the model stays where it is, and every objective sees the same batches."""
+def test_state_depends_on_batches_and_not_on_the_objective(bench: Bench, objective: Any) -> None:
+    """With a rate near 0 the model hardly changes, and every objective sees the same batches."""
     plain = trained(bench, lr=1e-30, epochs=1)
-    learnt = compiled_with_state().kit.model.learnt
+    learned = compiled_with_state().kit.model.learned
     ours = trained(bench, lr=1e-30, epochs=1, objective=objective, weight_decay=0.3, momentum=0.5)
-    np.testing.assert_allclose(ours[:learnt], compiled_with_state().initial[:learnt], rtol=0, atol=1e-20)
-    assert not np.array_equal(plain[learnt:], compiled_with_state().initial[learnt:])
-    if isinstance(objective, parts.Elmy):  # its trainings have an order of their own
-        assert (ours[learnt:] != compiled_with_state().initial[learnt:]).all()
+    np.testing.assert_allclose(ours[:learned], compiled_with_state().initial[:learned], rtol=0, atol=1e-20)
+    assert not np.array_equal(plain[learned:], compiled_with_state().initial[learned:])
+    if isinstance(objective, parts.Elmy):  # each of its trainings has a separate order
+        assert (ours[learned:] != compiled_with_state().initial[learned:]).all()
         return
-    assert np.array_equal(ours[learnt:], plain[learnt:])
+    assert np.array_equal(ours[learned:], plain[learned:])
 
 
-def test_the_next_visit_goes_on_with_the_state_that_it_is_handed(bench: Bench) -> None:
+def test_next_visit_continues_from_the_received_state(bench: Bench) -> None:
     model, spec = compiled_with_state(), compiled_with_state().kit.model
     handed = model.initial.copy()
-    handed[spec.learnt :] = 3.0
+    handed[spec.learned :] = 3.0
     work = visit(bench, lr=1e-30)
     ref = save(bench.blobs, handed, "float32", spec)
     work = msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, vectors={"model": ref}))
     ended = vector(bench, bench.perform(work).vectors["model"])
     steps = -(-SAMPLES // BATCH)
-    first, second = ended[spec.learnt :], trained(bench, lr=1e-30)[spec.learnt :]
-    start = np.split(model.initial[spec.learnt :], [8])
-    # Each step keeps 1 - momentum of what was there, but for rows in the last batch of one sample.
+    first, second = ended[spec.learned :], trained(bench, lr=1e-30)[spec.learned :]
+    start = np.split(model.initial[spec.learned :], [8])
+    # Each step keeps 1 - momentum of the state, except for rows in the last batch of one sample.
     kept = [(0.9**steps) * (3.0 - start[0]), 0.7 ** (steps - 1) * (3.0 - start[1])]
     np.testing.assert_allclose(first - second, np.concatenate(kept), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("encoding", ["float16", "int8"])
-def test_in_a_coarse_encoding_the_state_is_as_exact_as_without(bench: Bench, encoding: str) -> None:
-    learnt = compiled_with_state().kit.model.learnt
+def test_lossy_encoding_keeps_the_state_exact(bench: Bench, encoding: str) -> None:
+    learned = compiled_with_state().kit.model.learned
     exact, coarse = trained(bench), trained(bench, encoding=encoding)
-    assert np.array_equal(coarse[learnt:], exact[learnt:])
-    apart = np.abs(coarse[:learnt] + compiled_with_state().initial[:learnt] - exact[:learnt]).max()
+    assert np.array_equal(coarse[learned:], exact[learned:])
+    apart = np.abs(coarse[:learned] + compiled_with_state().initial[:learned] - exact[:learned]).max()
     assert 0 < apart < 0.01
 
 
-def test_what_an_objective_sends_and_keeps_has_nothing_of_the_state(bench: Bench) -> None:
+def test_objective_vectors_and_memory_exclude_the_state(bench: Bench) -> None:
     spec = compiled_with_state().kit.model
     control = save(bench.blobs, np.full(spec.size, 0.01, np.float32), "float32", spec)
     work = visit(bench, objective=parts.Scaffold())
@@ -118,21 +118,21 @@ def test_what_an_objective_sends_and_keeps_has_nothing_of_the_state(bench: Bench
     for ref in (done.vectors["control_delta"], done.memory["control"]):
         found = vector(bench, ref)
         assert len(found) == spec.size
-        assert not found[spec.learnt :].any()
-        assert found[: spec.learnt].any()
+        assert not found[spec.learned :].any()
+        assert found[: spec.learned].any()
 
 
-def test_a_models_own_start_shuffles_what_is_trained() -> None:
+def test_shuffled_start_changes_only_trained_parameters() -> None:
     model, spec = compiled_with_state().initial, compiled_with_state().kit.model
     model = (model + np.arange(len(model))).astype(np.float32)
     other = shuffled(model, spec, 4)
-    assert np.array_equal(other[spec.learnt :], model[spec.learnt :])
-    assert not np.array_equal(other[: spec.learnt], model[: spec.learnt])
+    assert np.array_equal(other[spec.learned :], model[spec.learned :])
+    assert not np.array_equal(other[: spec.learned], model[: spec.learned])
 
 
-def test_a_prediction_uses_the_state() -> None:
+def test_prediction_uses_the_state() -> None:
     made, x = compiled_with_state(), np.ones((2, 1, 8, 8), np.float32)
     other = made.initial.copy()
-    other[made.kit.model.learnt :] *= 2
-    other[made.kit.model.learnt :] += 1
+    other[made.kit.model.learned :] *= 2
+    other[made.kit.model.learned :] += 1
     assert not np.allclose(Graphs(made.kit).logits(made.initial, x), Graphs(made.kit).logits(other, x))

@@ -1,4 +1,4 @@
-"""Each objective against its pseudo-code in plain float64 numpy, on a small least-squares problem."""
+"""Each objective compared with its pseudo-code in float64 numpy, on a small least-squares problem."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from edge_agent.training import objectives, optimisers
-from edge_agent.training.objectives import Left
+from edge_agent.training import descent, objectives
+from edge_agent.training.objectives import VisitOutput
 from sojourn.parts import Dyn, Elmy, Prox, Sam, Scaffold, Sgd, Training
 
 SIZE, STEPS, LR = 6, 7, 0.05
@@ -21,7 +21,7 @@ W_IN, H, CONTROL, MINE = (DRAW.standard_normal(SIZE) for _ in range(4))
 
 
 def loss_and_gradient(w: Any, step: int, kind: Any = np.asarray) -> tuple[Any, Any]:
-    """Mean squares of A w - b and their gradient, for one w or many, by numpy or by torch."""
+    """Return the mean square of A w - b and its gradient, for one w or many, in numpy or torch."""
     matrix, target = kind(MATRICES[step]), kind(TARGETS[step])
     off = w @ matrix.T - target
     return (off * off).sum(-1) / 10, off @ matrix / 5
@@ -34,14 +34,14 @@ def visit(
     memory: Any = None,
     kind: Any = lambda values: np.asarray(values, np.float32),
     **training: Any,
-) -> tuple[Any, Left, list[Any]]:
-    """A visit as a device does it, in float32."""
+) -> tuple[Any, VisitOutput, list[Any]]:
+    """A visit as a device performs it, in float32."""
     vectors, kept = ({n: kind(v) for n, v in (named or {}).items()} for named in (received, memory))
     start = kind(w_in)
     objective = objectives.begin(settings, start, vectors, kept)
     assert objective is not None
     how = Training(**({"lr": LR} | training))
-    optimiser, w, losses = optimisers.begin(how), kind(w_in) + 0, []
+    optimiser, w, losses = descent.begin(how), kind(w_in) + 0, []
     for step in range(STEPS):
         loss, direction = objective.direction(w, partial(loss_and_gradient, step=step, kind=kind))
         losses.append(loss)
@@ -81,17 +81,17 @@ PULLS: list[tuple[Any, dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.8, 0.0), (0.0, 0.1), (0.8, 0.1)])
 @pytest.mark.parametrize(("settings", "given", "pull"), PULLS)
-def test_each_objective_follows_its_pseudo_code(
+def test_each_objective_matches_its_pseudo_code(
     settings: Any, given: dict[str, Any], pull: Any, momentum: float, decay: float
 ) -> None:
     w, _, losses = visit(settings, **given, momentum=momentum, weight_decay=decay)
     expected, plain = reading(pull, momentum, decay)
     assert w.dtype == np.float32
     np.testing.assert_allclose(w, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(losses, plain, rtol=1e-4)  # the plain loss at w, whatever is followed
+    np.testing.assert_allclose(losses, plain, rtol=1e-4)  # every objective returns the plain loss at w
 
 
-def test_all_of_them_differ_and_so_do_their_knobs() -> None:
+def test_objectives_and_their_parameters_all_differ() -> None:
     cases: list[tuple[Any, dict[str, Any]]] = [(settings, given) for settings, given, _ in PULLS]
     cases += [(Prox(mu=0.71), {}), (Dyn(a=0.41), {"memory": {"h": H}}), (Sam(rho=0.31), {})]
     cases += [(Scaffold(), {"received": {"control": 2 * CONTROL}, "memory": {"control": MINE}})]
@@ -99,7 +99,7 @@ def test_all_of_them_differ_and_so_do_their_knobs() -> None:
     assert len(results) == len(cases)
 
 
-def test_limits_are_plain_sgd_bit_for_bit() -> None:
+def test_zero_weights_equal_plain_sgd_bit_for_bit() -> None:
     how = {"momentum": 0.8, "weight_decay": 0.1}
     plain = visit(Sgd(), **how)[0].tobytes()
     zero = np.zeros(SIZE)
@@ -111,7 +111,7 @@ def test_limits_are_plain_sgd_bit_for_bit() -> None:
     assert visit(Dyn(a=0.4), **how)[0].tobytes() == visit(Prox(mu=0.4), **how)[0].tobytes()
 
 
-def test_dyn_keeps_where_it_went() -> None:
+def test_dyn_memory_accumulates_the_drift() -> None:
     w, left, _ = visit(Dyn(a=0.4), memory={"h": H})
     assert left.vectors == {}
     np.testing.assert_allclose(left.memory["h"], H - 0.4 * (w - W_IN), atol=1e-6)
@@ -119,7 +119,7 @@ def test_dyn_keeps_where_it_went() -> None:
     np.testing.assert_allclose(left.memory["h"], -0.4 * (w - W_IN), atol=1e-6)
 
 
-def test_scaffold_keeps_its_control_and_sends_the_change() -> None:
+def test_scaffold_keeps_its_control_and_sends_the_delta() -> None:
     w, left, _ = visit(Scaffold(), received={"control": CONTROL}, memory={"control": MINE})
     new = MINE - CONTROL + (W_IN - w) / (STEPS * LR)
     np.testing.assert_allclose(left.memory["control"], new, atol=1e-5)
@@ -134,7 +134,7 @@ def test_scaffold_keeps_its_control_and_sends_the_change() -> None:
 
 
 @pytest.mark.parametrize("memory", [{}, {"control": MINE}])
-def test_scaffold_without_a_step_changes_nothing(memory: dict[str, Any]) -> None:
+def test_scaffold_without_steps_changes_nothing(memory: dict[str, Any]) -> None:
     objective = objectives.begin(Scaffold(), W_IN, {"control": CONTROL}, memory)
     assert objective is not None
     left = objective.end(W_IN, 0, LR)
@@ -142,7 +142,7 @@ def test_scaffold_without_a_step_changes_nothing(memory: dict[str, Any]) -> None
     np.testing.assert_array_equal(left.vectors["control_delta"], np.zeros(SIZE))
 
 
-def test_sam_asks_twice_and_stays_where_there_is_no_slope() -> None:
+def test_sam_evaluates_twice_and_stays_put_on_zero_gradient() -> None:
     asked: list[np.ndarray] = []
 
     def flat(at: np.ndarray) -> tuple[float, np.ndarray]:
@@ -165,7 +165,7 @@ def test_sam_asks_twice_and_stays_where_there_is_no_slope() -> None:
 
 
 @pytest.mark.parametrize(("settings", "given", "pull"), PULLS)
-def test_many_models_in_torch_are_trained_as_each_alone(settings: Any, given: dict[str, Any], pull: Any) -> None:
+def test_batched_models_in_torch_train_like_each_alone(settings: Any, given: dict[str, Any], pull: Any) -> None:
     twice = {
         role: {name: np.stack([value, 2 * value]) for name, value in named.items()} for role, named in given.items()
     }
@@ -184,5 +184,5 @@ def test_many_models_in_torch_are_trained_as_each_alone(settings: Any, given: di
             np.testing.assert_allclose(both[name][number].numpy(), vector, rtol=1e-4, atol=1e-4)
 
 
-def test_a_pool_is_not_one_descent() -> None:
+def test_elmy_has_no_single_descent() -> None:
     assert objectives.begin(Elmy(), W_IN, {}, {}) is None

@@ -1,4 +1,4 @@
-"""Steps as torch makes them."""
+"""The optimisers' steps, compared with torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_agent.training import optimisers
+from edge_agent.training import descent
 from sojourn.parts import Training
 
 SIZE, STEPS = 40, 25
@@ -24,7 +24,7 @@ def start() -> np.ndarray:
 
 
 def ours(**settings: Any) -> np.ndarray:
-    w, optimiser = start(), optimisers.begin(Training(**settings))
+    w, optimiser = start(), descent.begin(Training(**settings))
     for direction in directions():
         optimiser.move(w, direction.copy())
     return w
@@ -42,17 +42,17 @@ def theirs(optimiser: str = "sgd", **options: float) -> np.ndarray:
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("how", [{}, {"momentum": 0.9}, {"optimiser": "adam"}])
-def test_steps_are_those_of_torch(how: dict[str, Any], decay: float) -> None:
+def test_steps_match_torch(how: dict[str, Any], decay: float) -> None:
     settings = {"lr": 0.05, "weight_decay": decay, **how}
     found = ours(**settings)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, theirs(**settings), rtol=2e-6, atol=2e-6)
 
 
-def test_adam_by_hand() -> None:
+def test_adam_matches_a_hand_calculation() -> None:
     # Without decay the first step is lr g / (|g| + eps), whatever the size of g.
     w = np.array([1.0, 1.0, 1.0], np.float32)
-    optimiser = optimisers.begin(Training(lr=0.5, optimiser="adam"))
+    optimiser = descent.begin(Training(lr=0.5, optimiser="adam"))
     optimiser.move(w, np.array([3.0, -1e-3, 0.0], np.float32))
     np.testing.assert_allclose(w, [0.5, 1.5, 1.0], atol=1e-5)
     # m' = (0.9 * 0.1 * 3 + 0.1 * 0) / 0.19, v' = 0.999 * 0.001 * 9 / (1 - 0.999^2)
@@ -62,10 +62,10 @@ def test_adam_by_hand() -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"momentum": 0.9}, {"optimiser": "adam"}])
-def test_many_models_in_torch_step_as_each_alone(how: dict[str, Any]) -> None:
+def test_batched_models_in_torch_step_like_each_alone(how: dict[str, Any]) -> None:
     settings = {"lr": 0.05, "weight_decay": 0.1, **how}
     many = torch.from_numpy(np.stack([start(), 2 * start()]))
-    optimiser = optimisers.begin(Training(**settings))
+    optimiser = descent.begin(Training(**settings))
     for direction in directions():
         optimiser.move(many, torch.from_numpy(np.stack([direction, -direction])))
     np.testing.assert_allclose(many[0].numpy(), ours(**settings), rtol=2e-6, atol=2e-6)

@@ -1,4 +1,4 @@
-"""FedOV on the device: the outliers, and a step against its pseudo-code in torch."""
+"""FedOV on the device: the outliers, and a step compared with its pseudo-code in torch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from coordinator.compiling import compile_kit
 from coordinator.compiling.outliers import _mixing_layer
-from edge_agent.training.outlier_images import _apart, _part, blur, crop, cut, erase, outliers, resized, rot
-from edge_agent.training.outliers import OutlierSteps
+from edge_agent.training.fedov import OutlierSteps, _apart, _part, blur, crop, cut, erase, outliers, resized, rot
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs
 from sojourn.parts import Outliers
@@ -40,13 +39,13 @@ def same_pixels(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return np.array_equal(np.sort(a.reshape(2, -1)), np.sort(b.reshape(2, -1)))
 
 
-def test_turned_squares_keep_their_pixels_and_change_the_image() -> None:
+def test_rotated_squares_keep_pixels_and_change_the_image() -> None:
     made = [rot(image(), NOTHING, draw) for draw in draws()]
     assert all(same_pixels(each, image()) for each in made)
     assert all(not np.array_equal(each, image()) for each in made)
 
 
-def test_cuts_exchange_halves_or_put_one_over_another() -> None:
+def test_cuts_swap_halves_or_overlay_one_half() -> None:
     made = [cut(image(), NOTHING, draw) for draw in draws(200)]
     kept = sum(same_pixels(each, image()) for each in made)
     assert 40 < kept < 95  # a third of them
@@ -56,13 +55,13 @@ def test_cuts_exchange_halves_or_put_one_over_another() -> None:
     assert any(np.array_equal(each, np.concatenate([image()[:, 4:], image()[:, :4]], axis=1)) for each in made)
 
 
-def test_offsets_of_a_cut_are_apart() -> None:
+def test_cut_offsets_are_at_least_two_apart() -> None:
     found = {_apart(4, draw) for draw in draws(300)}
     assert found == {(p, q) for p in range(4) for q in range(4) if abs(p - q) >= 2}
     assert _apart(1, draws(1)[0]) == (0, 0)
 
 
-def test_a_hole_is_what_the_model_sees_as_zero() -> None:
+def test_erased_rectangle_equals_the_model_zero() -> None:
     for draw in draws():
         made = erase(image(1, 12, 12), NOTHING, draw)
         gone = (made == NOTHING).all(0)
@@ -72,7 +71,7 @@ def test_a_hole_is_what_the_model_sees_as_zero() -> None:
         assert np.array_equal(made[:, ~gone], image(1, 12, 12)[:, ~gone])
 
 
-def test_a_crop_is_a_small_part_as_large_as_the_whole() -> None:
+def test_crop_scales_a_small_part_to_full_size() -> None:
     flat = np.full((2, 8, 8), 3.0, np.float32)
     assert all(np.allclose(crop(flat, NOTHING, draw), 3.0) for draw in draws(5))
     parts = [_part((2, 12, 12), (0.1, 0.33), (0.75, 4 / 3), draw) for draw in draws(200)]
@@ -83,13 +82,13 @@ def test_a_crop_is_a_small_part_as_large_as_the_whole() -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 6), (3, 11), (1, 1)])
-def test_resizing_is_torchs(height, width) -> None:
+def test_resizing_matches_torch(height, width) -> None:
     x = image(3, 4, 5)
     expected = functional.interpolate(torch.from_numpy(x)[None], (height, width), mode="bilinear", align_corners=False)
     np.testing.assert_allclose(resized(x, height, width), expected[0].numpy(), atol=1e-6)
 
 
-def test_a_blur_is_nearly_the_mean_of_a_window() -> None:
+def test_blur_is_close_to_a_window_mean() -> None:
     flat = np.full((2, 8, 8), 3.0, np.float32)
     assert all(np.allclose(blur(flat, NOTHING, draw), 3.0, atol=1e-6) for draw in draws(5))
     for draw in draws(20):
@@ -98,7 +97,7 @@ def test_a_blur_is_nearly_the_mean_of_a_window() -> None:
         np.testing.assert_allclose(made.mean(), image(2, 16, 16).mean(), atol=0.03)
 
 
-def test_every_kind_is_drawn_as_often_as_it_stands_there_and_nothing_is_shipped() -> None:
+def test_outliers_change_every_sample_and_are_reproducible() -> None:
     x = np.stack([image(seed, 6, 6) for seed in range(40)])
     made = outliers(x, Outliers().kinds, ZERO, generator(1, "a test"))
     assert made.shape == x.shape
@@ -110,7 +109,7 @@ def test_every_kind_is_drawn_as_often_as_it_stands_there_and_nothing_is_shipped(
 
 
 class Net(nn.Module):
-    """Two fully connected layers; three classes and the unknown."""
+    """Two fully connected layers; three classes and the unknown class."""
 
     def __init__(self, classes: int = 4) -> None:
         super().__init__()
@@ -143,14 +142,14 @@ def batch(size: int = 6) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 def seen(x: Any) -> torch.Tensor:
-    """As the network sees it."""
+    """Preprocess as the network does."""
     return (torch.from_numpy(np.asarray(x)) - torch.tensor(MEAN).reshape(-1, 1, 1)) / torch.tensor(STD).reshape(
         -1, 1, 1
     )
 
 
 def pseudo_code(net: Net, settings: Outliers, seed: int, step: int) -> tuple[float, np.ndarray[Any, Any]]:
-    """One step of FedOV as the paper's code has it, on preprocessed images."""
+    """One step of FedOV as in the paper's code, on preprocessed images."""
     (x, y), draw, unknown = batch(), generator(seed, "outliers", step), torch.full((6,), 3)
     o = seen(outliers(x, settings.kinds, ZERO, draw))
     order, share = draw.permutation(6), draw.random()
@@ -173,7 +172,7 @@ def pseudo_code(net: Net, settings: Outliers, seed: int, step: int) -> tuple[flo
     return float(loss.detach()), torch.cat([each.reshape(-1) for each in gradients]).numpy()
 
 
-def test_a_step_is_the_pseudo_codes_and_every_term_counts() -> None:
+def test_step_matches_pseudo_code_and_every_term_counts() -> None:
     kit, initial, net = compiled()
     assert kit.outliers
     assert set(kit.outliers.terms) == set(WEIGHTS)
@@ -188,7 +187,7 @@ def test_a_step_is_the_pseudo_codes_and_every_term_counts() -> None:
             assert np.abs(gradient - less).max() > 1e-3 * np.abs(expected).max()
 
 
-def test_a_term_less_changes_no_other() -> None:
+def test_dropping_a_term_leaves_other_terms_unchanged() -> None:
     settings = msgspec.structs.replace(WHOLE, outlier=0.0, mix=0.0)
     kit, initial, net = compiled(settings)
     assert kit.outliers
@@ -199,7 +198,7 @@ def test_a_term_less_changes_no_other() -> None:
 
 
 @pytest.mark.parametrize("knob", [{"steps": 1}, {"reach": 0.5}, {"kinds": ("blur",)}], ids=str)
-def test_every_other_knob_changes_a_step(knob) -> None:
+def test_every_other_parameter_changes_a_step(knob) -> None:
     kit, initial, _ = compiled()
     assert kit.outliers
     plain, turned = (
@@ -209,14 +208,14 @@ def test_every_other_knob_changes_a_step(knob) -> None:
     assert not np.array_equal(plain, turned)
 
 
-def test_predictions_leave_the_unknown_out_and_votes_have_it() -> None:
+def test_unknown_class_is_in_votes_but_not_in_predictions() -> None:
     kit, initial, net = compiled()
     x, _ = batch()
     graphs = Graphs(kit)
     expected = net(seen(x)).detach().numpy()
     np.testing.assert_allclose(graphs.votes(initial, x), expected, atol=1e-5)
     np.testing.assert_allclose(graphs.outputs(initial, x), expected[:, :3], atol=1e-5)
-    assert graphs.decides
+    assert graphs.has_unknown
     raw = torch.from_numpy(x).requires_grad_()
     at = (raw - torch.tensor(MEAN).reshape(-1, 1, 1)) / torch.tensor(STD).reshape(-1, 1, 1)
     functional.cross_entropy(net(at), torch.full((6,), 3), reduction="sum").backward()
@@ -224,7 +223,7 @@ def test_predictions_leave_the_unknown_out_and_votes_have_it() -> None:
     np.testing.assert_allclose(graphs.slope(initial, x), raw.grad.numpy(), atol=1e-5)
 
 
-def test_with_batchnorm_samples_and_outliers_are_one_batch() -> None:
+def test_batchnorm_sees_samples_and_outliers_as_one_batch() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
     spec = InputSpec((1, 6, 6))
     made = compile_kit(net, spec, ("a", "b", "c"), mean=None, std=None, seed=0, whole=True, outliers=Outliers())
@@ -246,7 +245,7 @@ def test_with_batchnorm_samples_and_outliers_are_one_batch() -> None:
     np.testing.assert_allclose(state[:6], mean.numpy(), atol=1e-5)
 
 
-def test_what_is_no_image_or_no_layer_is_refused_by_name() -> None:
+def test_non_image_input_or_unknown_layer_is_refused_by_name() -> None:
     flat = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     with pytest.raises(ModelError, match=r"outliers are made of images .* shape \[4\]"):
         compile_kit(flat, InputSpec((4,)), ("a", "b", "c"), mean=None, std=None, seed=0, outliers=Outliers())

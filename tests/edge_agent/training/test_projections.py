@@ -1,4 +1,4 @@
-"""MA-Echo on the device: the projections against their formulas, and what the layers are given against torch."""
+"""MA-Echo on the device: the projections compared with their formulas, and the layers' inputs with torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import nn
 
 from coordinator.compiling import compile_kit
 from edge_agent.training.descent import Prepared
-from edge_agent.training.projections import classes_had, mean_inputs, narrow, projections, told_of
-from edge_agent.training.reasons import Unsupported
+from edge_agent.training.ma_echo import classes_present, compressed, mean_inputs, narrow, projections
+from edge_agent.training.visit_vectors import Unsupported
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs
-from sojourn.model.lengths import length_of
+from sojourn.model.vectors import vector_length
 from sojourn.parts import Echo
 from sojourn.protocol.spec import InputSpec, Kit, TapLayer
 
@@ -24,7 +24,7 @@ IMAGE = InputSpec((1, 6, 5))
 
 
 class Net(nn.Module):
-    """Two convolutions, the second with a border and no bias, and two fully connected layers."""
+    """Two convolutions, the second with padding and without bias, and two fully connected layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def given_in_torch(x: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     return [each.detach().numpy() for each in (first, second, hidden, last)]
 
 
-def test_the_layers_are_given_what_torch_gives_them() -> None:
+def test_layer_inputs_match_torch() -> None:
     kit, initial, _ = compiled()
     x = Held(5).x
     assert kit.more
@@ -98,13 +98,13 @@ def test_the_layers_are_given_what_torch_gives_them() -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
-def test_a_layer_that_runs_twice_is_refused_by_its_name() -> None:
+def test_layer_that_runs_twice_is_refused_by_name() -> None:
     with pytest.raises(ModelError, match="the layer same runs 2 times"):
         compile_kit(Twice(), InputSpec((4,)), ("a", "b"), mean=None, std=None, seed=0, whole=True, taps=True)
 
 
 def rs(x: np.ndarray[Any, Any], batch: int) -> list[list[np.ndarray[Any, Any]]]:
-    """The mean inputs of the three layers that move, written out."""
+    """Return the mean inputs of the three layers with projections."""
     found: list[list[np.ndarray[Any, Any]]] = [[], [], []]
     for at in range(0, len(x), batch):
         means = [each.astype(np.float64).mean(0) for each in given_in_torch(x[at : at + batch])]
@@ -116,16 +116,21 @@ def rs(x: np.ndarray[Any, Any], batch: int) -> list[list[np.ndarray[Any, Any]]]:
     return found
 
 
-def split(told: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    return [told[:100].reshape(10, 10), told[100:164].reshape(8, 8), told[164:1845].reshape(41, 41), told[1845:]]
+def split(reported: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    return [
+        reported[:100].reshape(10, 10),
+        reported[100:164].reshape(8, 8),
+        reported[164:1845].reshape(41, 41),
+        reported[1845:],
+    ]
 
 
 @pytest.mark.parametrize("form", ["damped", "exact"])
-def test_projections_are_those_of_the_formula(form) -> None:
+def test_projections_match_the_formula(form) -> None:
     settings = Echo(form=form, a_dense=0.3, a_conv=0.2)
-    told = projections(settings, prepared(), compiled()[1], 3)
-    assert len(told) == length_of("projections", settings, compiled()[0])
-    *found, classes = split(told)
+    reported = projections(settings, prepared(), compiled()[1], 3)
+    assert len(reported) == vector_length("projections", settings, compiled()[0])
+    *found, classes = split(reported)
     assert classes.tolist() == [1, 0, 1]  # one sample is not enough
     for p, inputs, a in zip(found, rs(Held().x, 3), (0.2, 0.2, 0.3), strict=True):
         if form == "exact":
@@ -139,12 +144,12 @@ def test_projections_are_those_of_the_formula(form) -> None:
 
 
 @pytest.mark.parametrize("knob", [{"form": "exact"}, {"a_dense": 0.1}, {"a_conv": 0.1}, {"rank": 2}], ids=str)
-def test_every_knob_changes_what_is_told(knob) -> None:
+def test_every_parameter_changes_the_projections(knob) -> None:
     plain, turned = (projections(it, prepared(), compiled()[1], 3) for it in (Echo(), Echo(**knob)))
     assert plain.shape != turned.shape or not np.array_equal(plain, turned)
 
 
-def test_exact_is_free_of_order_and_damped_is_not() -> None:
+def test_exact_form_is_order_independent_and_damped_is_not() -> None:
     random = np.random.default_rng(0)
     inputs = random.normal(size=(5, 4))
 
@@ -159,27 +164,27 @@ def test_exact_is_free_of_order_and_damped_is_not() -> None:
     assert np.abs(narrowed(False, list(forward)) - narrowed(False, list(backward))).max() > 1e-3
 
 
-def test_the_leading_directions_stand_for_the_projection() -> None:
+def test_low_rank_directions_reproduce_the_projection() -> None:
     random = np.random.default_rng(0)
     p = np.eye(6)
     for r in random.normal(size=(2, 6)):
         narrow(p, r, 0.01, True)
-    q = told_of(p, 2)
+    q = compressed(p, 2)
     np.testing.assert_allclose(np.eye(6) - q @ q.T, p, atol=1e-12)  # two inputs, two directions
-    assert np.abs(np.eye(6) - told_of(p, 1) @ told_of(p, 1).T - p).max() > 0.1
-    assert told_of(p, 0) is p
-    assert told_of(p, 99).shape == (6, 6)
+    assert np.abs(np.eye(6) - compressed(p, 1) @ compressed(p, 1).T - p).max() > 0.1
+    assert compressed(p, 0) is p
+    assert compressed(p, 99).shape == (6, 6)
     settings = Echo(rank=3)
-    assert length_of("projections", settings, compiled()[0]) == 3 * (10 + 8 + 41) + 3
+    assert vector_length("projections", settings, compiled()[0]) == 3 * (10 + 8 + 41) + 3
 
 
-def test_a_sequence_counts_as_so_many_inputs() -> None:
+def test_sequence_inputs_are_averaged_over_their_positions() -> None:
     given = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
     (r,) = mean_inputs(given, TapLayer("w", "", (3, 2)))
     assert r.tolist() == [5.0, 6.0]
 
 
-def test_what_takes_too_much_room_is_refused_before_it_is_trained() -> None:
+def test_projections_over_the_memory_limit_are_refused() -> None:
     with pytest.raises(Unsupported, match=r"take 0 MB, and objective.memory = 0.001"):
         projections(Echo(memory=0.001), prepared(), compiled()[1], 3)
-    assert classes_had(prepared(2)).tolist() == [1, 0, 0]
+    assert classes_present(prepared(2)).tolist() == [1, 0, 0]

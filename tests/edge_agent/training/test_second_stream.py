@@ -1,4 +1,4 @@
-"""Objectives with a second stream on a device: against the same loop written out in torch, and in their limits."""
+"""Objectives with a second stream: compared with the same loop in torch, and limiting cases."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit
-from coordinator.rounds.kit_cache import KitCache
+from coordinator.rounds.preparing import KitCache
 from sojourn.parts import FeatureMatch, Sgd
-from sojourn.protocol.abilities import MODEL_TWO_STREAM, asked_by
 from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.task import MODEL_TWO_STREAM, asked_by
 from sojourn.randomness import batches
 from tests.edge_agent.training.kits import CLASSES, MEAN, STD, Bench, network, torch_step, visit_for, with_vectors
 
@@ -61,7 +61,7 @@ def by_torch(x: Any, y: Any, term: Callable[[Any, Any, Any, Any], Any], epochs: 
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
 
 
-def test_feature_match_is_what_torch_computes(bench: Bench) -> None:
+def test_feature_match_equals_torch(bench: Bench) -> None:
     expected = by_torch(bench.x, bench.y, lambda here, there, *_: 2.0 * (here - there).square().mean(), epochs=2)
     found = trained(bench, FeatureMatch(weight=2.0), epochs=2)
     np.testing.assert_allclose(found, expected, atol=2e-6)
@@ -69,18 +69,18 @@ def test_feature_match_is_what_torch_computes(bench: Bench) -> None:
     assert np.abs(found - plain).max() > 1e-3
 
 
-def test_a_weight_of_0_is_plain_training_bit_for_bit(bench: Bench) -> None:
+def test_weight_zero_equals_plain_training_bit_for_bit(bench: Bench) -> None:
     plain = bench.load(bench.perform(visit_for(bench.blobs, objective=Sgd(), epochs=2)).vectors["model"])
     assert np.array_equal(trained(bench, FeatureMatch(weight=0.0), epochs=2), plain)
     assert np.array_equal(trained(bench, FeatureMatch(weight=5.0), epochs=1, batch=50), trained_once(bench))
 
 
 def trained_once(bench: Bench) -> np.ndarray:
-    """One step: the streams are equal, and their distance has no slope."""
+    """In one step, the streams are equal, and the gradient of their distance is 0."""
     return bench.load(bench.perform(visit_for(bench.blobs, objective=Sgd(), batch=50)).vectors["model"])
 
 
-def test_the_rounds_model_can_be_the_anchor(bench: Bench) -> None:
+def test_round_model_can_be_the_anchor(bench: Bench) -> None:
     objective = FeatureMatch(weight=2.0, anchor="round")
     made = kit_for(objective.compiled)
     work = visit_for(bench.blobs, objective=objective, model=made)
@@ -90,5 +90,5 @@ def test_the_rounds_model_can_be_the_anchor(bench: Bench) -> None:
     assert other.vectors["model"] != same.vectors["model"]
 
 
-def test_a_kit_with_a_second_stream_asks_for_the_ability() -> None:
+def test_kit_with_second_stream_requires_two_stream_support() -> None:
     assert asked_by(kit_for(FeatureMatch()).kit) == (MODEL_TWO_STREAM,)

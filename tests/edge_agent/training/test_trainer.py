@@ -1,4 +1,4 @@
-"""Training a visit: against torch, bit for bit with itself, and what it says when it cannot."""
+"""Training a visit: compared with torch, reproducible bit for bit, and its errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from edge_agent.training.messages import Train, Warm, Warmed
 from edge_agent.training.objectives import NAMES
-from edge_agent.training.reasons import Unsupported, reason_of
 from edge_agent.training.trainer import InlineTraining
-from edge_agent.training.work import Train, Warm, Warmed
+from edge_agent.training.visit_vectors import Unsupported, reason_of
 from sojourn import parts
 from sojourn.errors import ConfigError, DataError, DiskFull, Fault, JobError, StoreError
 from sojourn.model.vectors import load
-from sojourn.node.machine import Did, DidNot, Doing
+from sojourn.node.machine import WorkDone, WorkEvent, WorkFailed, WorkProgress
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.wire import Ref
 from sojourn.randomness import batches
@@ -37,7 +37,7 @@ def bench(tmp_path: Path) -> Bench:
 def by_torch(
     bench: Bench, epochs: int, batch: int, seed: int, optimiser: str = "sgd", **options: float
 ) -> tuple[NDArray[np.float32], list[float]]:
-    """The same visit, written with torch alone."""
+    """The same visit in torch."""
     torch.set_num_threads(1)
     module = network()
     torch.nn.utils.vector_to_parameters(torch.from_numpy(compiled().initial.copy()), module.parameters())
@@ -66,13 +66,13 @@ def by_torch(
         {"optimiser": "adam", "weight_decay": 0.05},
     ],
 )
-def test_training_is_what_torch_does(bench: Bench, options: dict[str, Any]) -> None:
+def test_training_matches_torch(bench: Bench, options: dict[str, Any]) -> None:
     ours = bench.vector(epochs=3, batch=8, lr=0.02, seed=11, **options)
     theirs, _ = by_torch(bench, epochs=3, batch=8, seed=11, lr=0.02, **options)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_every_knob_makes_a_difference(bench: Bench) -> None:
+def test_every_parameter_changes_the_result(bench: Bench) -> None:
     plain: dict[str, Any] = {"epochs": 2, "batch": 8, "lr": 0.02, "seed": 11}
     knobs: list[dict[str, Any]] = [{"momentum": 0.5}, {"weight_decay": 0.01}, {"optimiser": "adam"}]
     knobs += [{"epochs": 3}, {"batch": 9}, {"lr": 0.021}, {"seed": 12}]
@@ -80,14 +80,14 @@ def test_every_knob_makes_a_difference(bench: Bench) -> None:
     assert len(set(results)) == len(results)
 
 
-def test_the_same_seed_gives_the_same_bits(bench: Bench, tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_bits(bench: Bench, tmp_path: Path) -> None:
     task: dict[str, Any] = {"epochs": 2, "momentum": 0.9}
     first = bench.train(**task)
     assert bench.train(**task).vectors == first.vectors
     assert Bench(tmp_path).train(**task).vectors == first.vectors
 
 
-def test_metrics_tell_the_mean_losses_of_the_first_and_the_last_epoch(bench: Bench) -> None:
+def test_metrics_report_mean_loss_of_first_and_last_epoch(bench: Bench) -> None:
     outcome = bench.train(epochs=3, batch=8, lr=0.02, seed=11)
     _, losses = by_torch(bench, epochs=3, batch=8, seed=11, lr=0.02)
     sizes = [8] * 6 + [2]
@@ -98,14 +98,14 @@ def test_metrics_tell_the_mean_losses_of_the_first_and_the_last_epoch(bench: Ben
     assert outcome.samples == 50
 
 
-def test_a_loss_that_diverges_is_not_hidden(bench: Bench) -> None:
+def test_diverged_loss_is_reported(bench: Bench) -> None:
     outcome = bench.train(epochs=5, lr=1e8)
     assert "loss" not in outcome.metrics
     assert outcome.metrics["diverged"] == 1.0
 
 
 @pytest.mark.parametrize(("encoding", "bound"), [("float16", 1e-3), ("int8", 1e-2)])
-def test_a_compressed_result_is_a_difference(bench: Bench, encoding: str, bound: float) -> None:
+def test_compressed_result_is_a_delta(bench: Bench, encoding: str, bound: float) -> None:
     whole = bench.vector(epochs=2)
     ref = bench.train(epochs=2, encoding=encoding).vectors["model"]
     delta = load(bench.blobs, ref, compiled().kit.model)
@@ -116,12 +116,12 @@ def test_a_compressed_result_is_a_difference(bench: Bench, encoding: str, bound:
     assert 0 < np.abs(delta - exact).max() <= bound * np.abs(exact).max()
 
 
-def test_a_whole_result_is_no_difference(bench: Bench) -> None:
+def test_float32_result_is_not_a_delta(bench: Bench) -> None:
     ref = bench.train().vectors["model"]
     assert (ref.delta, ref.encoding) == (False, "float32")
 
 
-def test_few_samples_and_one_class_just_train(tmp_path: Path) -> None:
+def test_few_samples_of_one_class_train(tmp_path: Path) -> None:
     bench = Bench(tmp_path, samples=3, classes=("owl",))
     outcome = bench.train(batch=1000, epochs=2)
     assert outcome.samples == 3
@@ -136,30 +136,30 @@ def by_torch_of_class(bench: Bench, number: int) -> tuple[NDArray[np.float32], l
     return by_torch(bench, epochs=2, batch=1000, seed=11, lr=0.1)
 
 
-def test_warming_says_how_many_samples_there_are(bench: Bench) -> None:
+def test_warm_up_reports_the_sample_count(bench: Bench) -> None:
     visit = visit_for(bench.blobs).visit
     assert bench.trainer.perform(Warm(visit.kit, visit.task)) == Warmed(50)
 
 
-def reports(bench: Bench, work: Warm | Train) -> list[Did | Doing | DidNot]:
-    heard: list[Did | Doing | DidNot] = []
-    InlineTraining(bench.trainer).start("key", work, heard.append)
-    return heard
+def reports(bench: Bench, work: Warm | Train) -> list[WorkEvent]:
+    received: list[WorkEvent] = []
+    InlineTraining(bench.trainer).start("key", work, received.append)
+    return received
 
 
 def test_inline_training_reports_every_step(bench: Bench) -> None:
     *steps, last = reports(bench, visit_for(bench.blobs, batch=25))
-    assert steps == [Doing("key", at, 2) for at in range(3)]
-    assert isinstance(last, Did)
+    assert steps == [WorkProgress("key", at, 2) for at in range(3)]
+    assert isinstance(last, WorkDone)
 
 
-def test_a_runtime_that_disagrees_with_the_probe_declines(bench: Bench) -> None:
+def test_runtime_that_disagrees_with_the_probe_declines(bench: Bench) -> None:
     kit = compiled().kit
     data = pack_blob(msgspec.structs.replace(kit, probe=msgspec.structs.replace(kit.probe, loss=kit.probe.loss + 1)))
     bench.blobs.put(data)
     visit = msgspec.structs.replace(visit_for(bench.blobs).visit, kit=ref_of(data))
     [outcome] = reports(bench, Train(visit, {}))
-    assert isinstance(outcome, DidNot)
+    assert isinstance(outcome, WorkFailed)
     assert outcome.reason == "runtime"
     assert "loss" in outcome.detail
 
@@ -168,22 +168,22 @@ def test_missing_data_declines(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "data.npz").unlink()
     [outcome] = reports(bench, visit_for(bench.blobs))
-    assert isinstance(outcome, DidNot)
+    assert isinstance(outcome, WorkFailed)
     assert outcome.reason == "data"
 
 
 @pytest.mark.parametrize("vectors", [{}, {"model": Ref(bytes(32), 4, "int8", delta=True)}])
-def test_a_visit_without_a_whole_model_is_unsupported(bench: Bench, vectors: dict[str, Ref]) -> None:
+def test_visit_without_a_whole_model_is_unsupported(bench: Bench, vectors: dict[str, Ref]) -> None:
     visit = msgspec.structs.replace(visit_for(bench.blobs).visit, vectors=vectors)
     [outcome] = reports(bench, Train(visit, {}))
-    assert isinstance(outcome, DidNot)
+    assert isinstance(outcome, WorkFailed)
     assert outcome.reason == "unsupported"
 
 
-def test_a_missing_blob_fails(bench: Bench) -> None:
+def test_missing_blob_fails(bench: Bench) -> None:
     visit = msgspec.structs.replace(visit_for(bench.blobs).visit, vectors={"model": Ref(bytes(32), 4, "float32")})
     [outcome] = reports(bench, Train(visit, {}))
-    assert isinstance(outcome, DidNot)
+    assert isinstance(outcome, WorkFailed)
     assert outcome.reason == "failed"
 
 
@@ -202,11 +202,11 @@ def test_a_missing_blob_fails(bench: Bench) -> None:
         (ZeroDivisionError(), "failed"),
     ],
 )
-def test_each_error_has_its_word(error: Exception, word: str) -> None:
+def test_each_error_maps_to_its_reason(error: Exception, word: str) -> None:
     assert reason_of(error) == word
 
 
-def test_the_offer_names_the_objectives() -> None:
+def test_offer_names_every_built_in_objective() -> None:
     kinds = {form for form in get_args(parts.Objective) if not issubclass(form, parts.Own)}
     assert set(NAMES) == {str(form.__struct_config__.tag) for form in kinds}
     assert len(NAMES) == len(kinds)

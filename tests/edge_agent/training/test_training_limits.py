@@ -1,4 +1,4 @@
-"""Limits on a real training process: it is slowed, it is ended with the reason, and what it computes stays the same."""
+"""Limits on a real training process: slowed or ended with a reason, with unchanged results."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edge_agent.limits.rules import Limits
-from edge_agent.limits.settings import LimitSettings
+from edge_agent.limits import Limits, LimitSettings
+from edge_agent.training.messages import Trained
 from edge_agent.training.process import TrainingProcess
 from edge_agent.training.trainer import Trainer
-from edge_agent.training.work import Trained
 from edge_agent.training.worker import pacing_of
 from sojourn.data.source import DataSettings
-from sojourn.node.machine import Did, DidNot
+from sojourn.node.machine import WorkDone, WorkFailed
 from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.edge_agent.training.kits import CLASSES, visit_for
 from tests.edge_agent.training.test_process import NEVER_IDLE, Office, gone
@@ -27,11 +26,11 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edge_agent.limits.rules import Refusal
+    from edge_agent.limits import Refusal
 
 
 class Owner:
-    """Makes offices with limits, on a machine whose heat can be set."""
+    """Creates training processes with limits, on a machine with a settable temperature."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, FakeRoot(folder)
@@ -52,7 +51,7 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
 
 
 def cores_used(pid: int, seconds: float) -> float:
-    """How many cores a process keeps busy on average while it uses this many seconds of a processor.
+    """Return the average number of cores that a process uses during this many seconds of processor time.
 
     It is never more than it really is: a busy machine, which stalls that process or this one, only makes it less.
     """
@@ -66,57 +65,57 @@ def cores_used(pid: int, seconds: float) -> float:
     return seconds / (time.monotonic() - began)
 
 
-def test_heat_slows_the_work_then_ends_it_with_the_reason_and_cooled_it_works_again(owner, caplog) -> None:
+def test_heat_slows_then_ends_training_until_cooled(owner, caplog) -> None:
     caplog.set_level("INFO")
     owner.root.heat(40)
     office = owner.office(throttle_at=70, stop_at=80)
     pid = office.begin_endless("visit")
     owner.root.heat(79)
-    wait_until(lambda: "training is slowed" in caplog.text, "the log of the slower pace", lambda: caplog.text)
-    # A fifth of the time, on one thread, from when the process has read of it.
+    wait_until(lambda: "training slowed" in caplog.text, "the log of the slower pace", lambda: caplog.text)
+    # A fifth of the time on one thread, from when the process has received it.
     wait_until(lambda: cores_used(pid, 0.2) < 0.35, "a slower training process")
     owner.root.heat(85)
     outcome = office.outcome()
-    assert outcome == DidNot("visit", "hot", "85 °C; works again below 70 °C")
+    assert outcome == WorkFailed("visit", "hot", "85 °C; training resumes below 70 °C")
     wait_until(lambda: gone(pid), "the end of the training process")
     office.train("early")
-    assert office.outcome() == DidNot("early", "hot", "85 °C; works again below 70 °C")
+    assert office.outcome() == WorkFailed("early", "hot", "85 °C; training resumes below 70 °C")
     owner.root.heat(60)
     office.train("late")
-    assert isinstance(office.outcome(), Did)
+    assert isinstance(office.outcome(), WorkDone)
 
 
-def test_slowed_down_the_bits_are_the_same(owner) -> None:
+def test_slowed_training_gives_the_same_bits(owner) -> None:
     owner.root.heat(78)
     office = owner.office(throttle_at=70, stop_at=80, cpu_share=0.3)
     office.train("visit", epochs=10, momentum=0.9)
     slow = office.outcome()
-    assert isinstance(slow, Did)
+    assert isinstance(slow, WorkDone)
     plain = Trainer(office.blobs, office.data).perform(visit_for(office.blobs, epochs=10, momentum=0.9))
     assert isinstance(plain, Trained)
     assert slow.outcome.vectors == plain.vectors
     assert slow.outcome.metrics["loss"] == plain.metrics["loss"]
 
 
-def test_the_share_of_the_cores_holds(owner) -> None:
+def test_training_process_keeps_its_core_share(owner) -> None:
     office = owner.office(cpu_share=0.1)
     assert pacing_of(office.workers._setup).cores == 0.1 * (os.cpu_count() or 1)
     pid = office.begin_endless("visit")
-    # It may use more for a moment, after one in which the machine gave it less.
+    # It may briefly use more, after the machine gave it less.
     wait_until(lambda: cores_used(pid, 0.3) / (os.cpu_count() or 1) < 0.15, "a training process that keeps to it")
 
 
-def test_a_device_over_its_memory_ends_the_visit_and_lives_on(owner) -> None:
-    office = owner.office(memory=20)  # Python and onnxruntime alone take more
+def test_exceeding_the_memory_limit_ends_the_visit(owner) -> None:
+    office = owner.office(memory=20)  # Python and onnxruntime already use more
     office.train("visit")
     outcome = office.outcome()
-    assert isinstance(outcome, DidNot)
+    assert isinstance(outcome, WorkFailed)
     assert (outcome.key, outcome.reason) == ("visit", "memory")
-    assert "it may take 20 MB" in outcome.detail
+    assert "the limit is 20 MB" in outcome.detail
     assert office.workers._child is None
 
 
-def test_data_too_large_for_the_memory_fails_before_it_is_there(tmp_path, owner) -> None:
+def test_data_too_large_for_memory_fails_before_loading(tmp_path, owner) -> None:
     office = owner.office()
     large = np.zeros((300_000, 1, 8, 8), np.float64)
     np.savez_compressed(tmp_path / "large.npz", x=large, y=np.array(CLASSES)[np.arange(len(large)) % 3])
@@ -125,27 +124,27 @@ def test_data_too_large_for_the_memory_fails_before_it_is_there(tmp_path, owner)
     limits = Limits(LimitSettings(memory=120), tmp_path)
     workers = TrainingProcess(tmp_path / "blobs", settings, idle_seconds=NEVER_IDLE, limits=limits)
     try:
-        workers.start("visit", visit_for(office.blobs), office.heard.put)
+        workers.start("visit", visit_for(office.blobs), office.received.put)
         outcome = office.outcome()
-        assert isinstance(outcome, DidNot)
+        assert isinstance(outcome, WorkFailed)
         assert outcome.reason == "memory"
-        pid = there(workers._child).process.pid  # the child itself has told it, and goes on
-        workers.start("warm", visit_for(office.blobs), office.heard.put)
+        pid = there(workers._child).process.pid  # the child itself reported it, and continues
+        workers.start("warm", visit_for(office.blobs), office.received.put)
         assert office.outcome().key == "warm"
         assert there(workers._child).process.pid == pid
     finally:
         workers.close()
 
 
-def test_within_its_memory_a_visit_is_trained(owner) -> None:
+def test_visit_within_its_memory_limit_trains(owner) -> None:
     office = owner.office(memory=400, free_memory=1, free_disk=1)
     owner.root.memory(50)
     office.train("visit")
-    assert isinstance(office.outcome(), Did)
+    assert isinstance(office.outcome(), WorkDone)
 
 
 class Meddler(Limits):
-    """Limits that are broken; and the work is stopped while they are looked at."""
+    """Exceeded limits, with the work cancelled during the check."""
 
     def __init__(self) -> None:
         super().__init__(LimitSettings(stop_at=80), Path())
@@ -160,7 +159,7 @@ class Meddler(Limits):
         return 1.0, ("hot", "")
 
 
-def test_work_that_is_stopped_meanwhile_is_not_reported(tmp_path) -> None:
+def test_work_stopped_during_a_limit_check_is_not_reported(tmp_path) -> None:
     meddler = Meddler()
     office = Office(tmp_path, limits=meddler)
     try:

@@ -1,4 +1,4 @@
-"""Several simulations side by side: one split, one table, one picture; and going on with what was begun."""
+"""Comparisons of simulations: one split, one table, one image; resuming."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from coordinator.jobs.goal import Goal
 from coordinator.results.folder import ResultFolder
-from coordinator.results.task_figures import TaskFigures
+from coordinator.results.job_metrics import TaskMetrics
 from fleet_sim.console.comparing import Comparison, compare, runs_of, training_of
 from fleet_sim.console.comparison_report import different, rounds_to, row
 from sojourn.errors import ConfigError, JobError
@@ -52,7 +52,7 @@ def compared(tmp_path_factory):
     return asked
 
 
-def test_a_run_that_fails_is_shown_and_ends_the_command_with_an_error(tmp_path, capsys) -> None:
+def test_failed_run_is_shown_and_exits_with_an_error(tmp_path, capsys) -> None:
     file = tmp_path / "job.toml"
     file.write_text(f"{TEXT}[availability]\ndropout = 0.8\n")
     changes = {"simulation.devices": 2, "rounds": 6}
@@ -61,11 +61,11 @@ def test_a_run_that_fails_is_shown_and_ends_the_command_with_an_error(tmp_path, 
     for again in (asked, replace(asked, output=None, resume=tmp_path / "out")):
         with pytest.raises(JobError, match=f"^{failed}"):
             compare(again, console())
-        assert "side by side" in capsys.readouterr().out
+        assert "comparison" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_runs_of_one_seed_share_the_split(compared) -> None:
+def test_runs_with_the_same_seed_share_the_split(compared) -> None:
     def shares(name: str) -> list[tuple[str, str]]:
         lines = (compared.output / name / "devices.csv").read_text().splitlines()[1:]
         return [(line.split(",")[0], line.split(",")[2]) for line in lines]
@@ -75,34 +75,34 @@ def test_runs_of_one_seed_share_the_split(compared) -> None:
     assert {"compare.png", "report.html"} <= {path.name for path in compared.output.iterdir()}
 
 
-def test_what_is_done_is_not_done_again_and_what_is_missing_is(compared, tmp_path, capsys) -> None:
+def test_resume_runs_only_missing_simulations(compared, tmp_path, capsys) -> None:
     folder = tmp_path / "again"
     shutil.copytree(compared.output, folder)
     shutil.rmtree(folder / "job-fedprox-seed-2")
     before = (folder / "job-fedavg-seed-1" / "rounds.csv").stat().st_mtime_ns
     compare(Comparison(compared.files, ["fedavg", "fedprox"], [1, 2], {}, resume=folder, reach=0.1), console())
-    said = capsys.readouterr().out
-    assert said.count("done before") == 3
-    assert "round of 10 %" in said
-    assert "±" in said
+    output = capsys.readouterr().out
+    assert output.count("already done") == 3
+    assert "round of 10 %" in output
+    assert "±" in output
     assert (folder / "job-fedavg-seed-1" / "rounds.csv").stat().st_mtime_ns == before
     new, old = (each / "job-fedprox-seed-2" / "rounds.csv" for each in (folder, compared.output))
     assert new.read_text() == old.read_text()
 
 
-def test_going_on_with_other_settings_is_refused(compared) -> None:
+def test_resume_with_other_settings_is_refused(compared) -> None:
     other = Comparison(compared.files, ["fedavg", "fedprox"], [1, 2], {"training.lr": 0.3}, resume=compared.output)
-    with pytest.raises(ConfigError, match="begun with other settings"):
+    with pytest.raises(ConfigError, match="started with other settings"):
         compare(other, console())
 
 
-def test_the_same_run_twice_is_refused(compared) -> None:
-    with pytest.raises(ConfigError, match="two of the runs are called 'job fedavg seed 1'"):
+def test_duplicate_run_is_refused(compared) -> None:
+    with pytest.raises(ConfigError, match="two runs have the name 'job fedavg seed 1'"):
         compare(Comparison(compared.files, ["fedavg"], [1, 1], {}), console())
 
 
-def test_a_line_of_the_table_is_of_all_seeds() -> None:
-    line = row("a", [rows(0.1, 0.5, 0.4), rows(0.2, 0.3, 0.6)], TaskFigures(), HALF)
+def test_table_row_summarises_all_seeds() -> None:
+    line = row("a", [rows(0.1, 0.5, 0.4), rows(0.2, 0.3, 0.6)], TaskMetrics(), HALF)
     assert line == {
         "run": "a",
         "accuracy": "50.0 ± 14.1 %",
@@ -115,26 +115,26 @@ def test_a_line_of_the_table_is_of_all_seeds() -> None:
     }
 
 
-def test_a_target_that_not_all_reached() -> None:
+def test_target_not_reached_by_all_runs_is_marked() -> None:
     assert rounds_to(rows(0.1, 0.5, 0.4), HALF) == 2
     assert rounds_to(rows(0.1), HALF) is None
     assert rounds_to(rows(0.5, 0.4, 0.5, 0.6, 0.5), HALF, in_a_row=3) == 3
     assert rounds_to(rows(0.5, 0.6), HALF, in_a_row=3) is None
-    assert row("a", [rows(0.6), rows(0.1)], TaskFigures(), HALF)["round of 50 %"] == "1 (1 of 2 runs)"
-    assert row("a", [rows(0.1)], TaskFigures(), HALF)["round of 50 %"] == "not reached"
+    assert row("a", [rows(0.6), rows(0.1)], TaskMetrics(), HALF)["round of 50 %"] == "1 (1 of 2 runs)"
+    assert row("a", [rows(0.1)], TaskMetrics(), HALF)["round of 50 %"] == "not reached"
 
 
-def test_other_training_settings_are_told(tmp_path, capsys) -> None:
+def test_differing_training_settings_are_reported(tmp_path, capsys) -> None:
     file = tmp_path / "job.toml"
     file.write_text(TEXT.replace("training = ", "# training = ").replace("rounds = 2", "rounds = 1"))
     compare(Comparison([file], ["visit", "fedseq"], [], {}, output=tmp_path / "apart"), console())
-    said = capsys.readouterr().out
-    assert "These train differently" in said
-    assert ["job", "fedseq", "64", "0.01", "0.0004"] in [line.split() for line in said.splitlines()]
-    assert "They train differently" in (tmp_path / "apart" / "report.html").read_text()
+    output = capsys.readouterr().out
+    assert "These runs use different training settings" in output
+    assert ["job", "fedseq", "64", "0.01", "0.0004"] in [line.split() for line in output.splitlines()]
+    assert "Different training settings" in (tmp_path / "apart" / "report.html").read_text()
 
 
-def test_the_same_training_for_all() -> None:
+def test_same_training_option_applies_to_all_runs() -> None:
     asked = Comparison([], ["visit", "fedseq"], [1, 2], {"training.lr": 0.2}, same_training=True)
     assert [training_of(run.simulation) for run in runs_of(asked)] == [
         {"epochs": 1, "batch": 32, "lr": 0.2, "optimiser": "sgd", "momentum": 0.0, "weight_decay": 0.0}
@@ -146,15 +146,15 @@ def test_the_same_training_for_all() -> None:
     }
 
 
-def test_the_report_has_settings_seeds_and_links_and_there_is_a_csv_file(compared) -> None:
+def test_report_and_csv_list_settings_seeds_and_links(compared) -> None:
     page = (compared.output / "report.html").read_text()
     for name in ("job-fedavg-seed-1", "job-fedprox-seed-2"):
-        assert f"<a href='{name}/report.html'>" in page
+        assert f'<a href="{name}/report.html">' in page
         assert (compared.output / name / "report.html").exists()
     assert "seed 1, 2" in page
     assert "<td>objective.name</td><td>sgd</td><td>prox</td>" in page
     assert "split.alpha = 0.1" in page
-    assert "They train differently" not in page
+    assert "Different training settings" not in page
     lines = ResultFolder(compared.output / "job-fedavg-seed-1", resume=True).rows("rounds.csv")
     with (compared.output / "compare.csv").open() as file:
         found = list(csv.DictReader(file))

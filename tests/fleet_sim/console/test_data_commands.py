@@ -1,4 +1,4 @@
-"""`sojourn data show`: a split that can be looked at in a narrow terminal."""
+"""`sojourn data show`: a split shown in a narrow terminal."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 def shown(narrow: CliRunner, *arguments: str) -> list[str]:
     done = narrow.invoke(app, ["show", *arguments], catch_exceptions=False)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
-    assert max(len(line) for line in lines if "/" not in line) <= 80  # a path is not broken
+    assert max(len(line) for line in lines if "/" not in line) <= 80  # paths are not wrapped
     return lines
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
-    """Two writers: one has four cats and a dog, the other a dog; the test part is of no matter."""
+    """Two writers: one has four cats and a dog, the other a dog; the test part is irrelevant."""
     path = tmp_path / "pets.npz"
     x, y = np.arange(6, dtype=np.float32).reshape(6, 1), np.array([0, 0, 0, 0, 1, 1])
     np.savez(path, x=x, y=y, x_test=x, y_test=y, classes=["cat", "dog", "eel"], users=[0, 0, 0, 0, 0, 1], domains=y)
     return str(path)
 
 
-def test_the_table_has_bars_and_counts(narrow: CliRunner, small: str) -> None:
+def test_table_has_bars_and_counts(narrow: CliRunner, small: str) -> None:
     assert shown(narrow, "--data", small, "--split", "domain", "--devices", "2") == [
         "pets: 6 training samples of 3 classes over 2 devices",
         "device  samples  012  0 1 2",
@@ -46,16 +46,16 @@ def test_the_table_has_bars_and_counts(narrow: CliRunner, small: str) -> None:
         "     2        2   █   · 2 ·",
         "",
         "classes: 0=cat, 1=dog, 2=eel",
-        "samples of a device: 2 to 4, median 3",
-        "classes of a device: 1 to 1, median 1",
+        "samples per device: 2 to 4, median 3",
+        "classes per device: 1 to 1, median 1",
     ]
 
 
-def test_bars_are_relative_to_the_devices_own(narrow: CliRunner, small: str) -> None:
+def test_bars_are_relative_to_each_device(narrow: CliRunner, small: str) -> None:
     assert shown(narrow, "--data", small, "--split", "iid", "--devices", "1")[2] == "     1        6  █▅   4 2 ·"
 
 
-def test_what_is_drawn_is_the_split(narrow: CliRunner) -> None:
+def test_printed_counts_match_the_split(narrow: CliRunner) -> None:
     data = load("digits")
     parts = split(Split(alpha=0.5), data, 7, 3)
     lines = shown(narrow, "--devices", "7", "--alpha", "0.5", "--seed", "3")
@@ -65,7 +65,7 @@ def test_what_is_drawn_is_the_split(narrow: CliRunner) -> None:
         assert lines[2 + at].split()[-10:] == [str(count or "·") for count in counts.tolist()]
 
 
-def test_every_option_matters(narrow: CliRunner) -> None:
+def test_every_option_changes_the_output(narrow: CliRunner) -> None:
     options = [
         (),
         ("--seed", "1"),
@@ -80,7 +80,7 @@ def test_every_option_matters(narrow: CliRunner) -> None:
     assert len(set(drawn)) == len(options)
 
 
-def test_samples_that_nobody_gets_are_told(narrow: CliRunner, small: str) -> None:
+def test_unassigned_samples_are_reported(narrow: CliRunner, small: str) -> None:
     lines = shown(narrow, "--data", small, "--split", "domain", "--devices", "2", "--samples", "1")
     assert lines[0] == "pets: 2 training samples of 3 classes over 2 devices, 4 left out"
 
@@ -96,12 +96,12 @@ def test_empty_devices_are_named(narrow: CliRunner, small: str) -> None:
     assert empty[-1] == f"14 devices have no samples: {', '.join(map(str, rows[:10]))} and 4 more"
 
 
-def test_many_devices_are_summarised_and_written(narrow: CliRunner, tmp_path: Path) -> None:
+def test_many_devices_are_summarised_and_written_to_csv(narrow: CliRunner, tmp_path: Path) -> None:
     path = tmp_path / "split.csv"
     lines = shown(narrow, "--devices", "500", "--split", "iid", "--csv", str(path))
     assert lines[25].split()[:2] == ["24", "3"]
-    assert lines[26] == "and 476 devices more"
-    assert lines[28] == "samples of a device: 2 to 3, median 3"
+    assert lines[26] == "and 476 more devices"
+    assert lines[28] == "samples per device: 2 to 3, median 3"
     with path.open(newline="") as file:
         rows = list(csv.reader(file))
     assert rows[0] == ["device", "samples", *"0123456789"]
@@ -115,12 +115,12 @@ def test_many_classes_share_bars(narrow: CliRunner, tmp_path: Path) -> None:
     x = np.arange(400.0).reshape(400, 1)
     np.savez(tmp_path / "many.npz", x=x, y=y, x_test=x, y_test=y)
     lines = shown(narrow, "--data", str(tmp_path / "many.npz"), "--devices", "1", "--split", "iid")
-    assert lines[1:3] == ["device  samples  classes 0 to 99, 2 to a bar", f"     1      400  {'█' * 50}"]
+    assert lines[1:3] == ["device  samples  classes 0 to 99, 2 per bar", f"     1      400  {'█' * 50}"]
     assert not any(line.startswith("classes:") for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("arguments", "error", "output"),
     [
         (("--alpha", "-1"), ConfigError, "the command line: alpha: expected `float` >= 0.0"),
         (("--split", "dirichelt"), ConfigError, "did you mean 'dirichlet'?"),
@@ -130,9 +130,9 @@ def test_many_classes_share_bars(narrow: CliRunner, tmp_path: Path) -> None:
         (("--csv", "none/split.csv"), ConfigError, "--csv none/split.csv: No such file or directory"),
     ],
 )
-def test_what_cannot_be_shown_is_said(
-    arguments: tuple[str, ...], error: type[Exception], said: str, narrow: CliRunner
+def test_invalid_show_arguments_are_refused(
+    arguments: tuple[str, ...], error: type[Exception], output: str, narrow: CliRunner
 ) -> None:
     done = narrow.invoke(app, ["show", *arguments])
     assert isinstance(done.exception, error)
-    assert said in str(done.exception)
+    assert output in str(done.exception)

@@ -1,4 +1,4 @@
-"""Plans: the time and the bytes of a simulation, without its training."""
+"""Plans: time and traffic of a simulation without its training."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from edge_agent.setup.profiling import text_of
+from fleet_sim.board_profiles import PROFILES
 from fleet_sim.console.planning import plan
-from fleet_sim.profiles.boards import PROFILES
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
@@ -32,8 +32,8 @@ FEW = {"fedcat": {"arranger.sets": 3}, "clusamp": {"arranger.sets": 3}, "fedelmy
 
 
 def ran(folder, strategy: str, *, train: bool, **changes: object) -> SimulationRun:
-    told = {"strategy": strategy, "training.epochs": 1, **FEW.get(strategy, {}), **changes}
-    running = SimulationRun(read_simulation(TEXT, "a test", told), folder, train=train)
+    reported = {"strategy": strategy, "training.epochs": 1, **FEW.get(strategy, {}), **changes}
+    running = SimulationRun(read_simulation(TEXT, "a test", reported), folder, train=train)
     last = list(running.courses())[-1]
     running.close()
     assert last.view.status == "done", last.view.detail
@@ -41,8 +41,8 @@ def ran(folder, strategy: str, *, train: bool, **changes: object) -> SimulationR
 
 
 @pytest.mark.parametrize("strategy", ALL)
-def test_a_plan_has_the_bytes_and_the_time_of_the_simulation(strategy, tmp_path) -> None:
-    """Who meets whom may differ where devices are arranged by what was learnt; how much travels does not."""
+def test_plan_matches_the_bytes_and_time_of_the_simulation(strategy, tmp_path) -> None:
+    """The order of devices may differ if they are arranged by what was learned; the traffic does not."""
     planned, simulated = (ran(tmp_path / str(train), strategy, train=train) for train in (False, True))
     assert planned.fleet.traffic == pytest.approx(simulated.fleet.traffic, rel=0.02)
     assert len(planned.results.rows("visits.csv")) == len(simulated.results.rows("visits.csv"))
@@ -51,14 +51,14 @@ def test_a_plan_has_the_bytes_and_the_time_of_the_simulation(strategy, tmp_path)
 
 
 @pytest.mark.parametrize("encoding", ["float16", "int8"])
-def test_a_plan_knows_what_a_smaller_encoding_saves(encoding, tmp_path) -> None:
+def test_plan_includes_the_savings_of_a_smaller_encoding(encoding, tmp_path) -> None:
     planned, simulated = (
         ran(tmp_path / str(train), "fedavg", train=train, encoding=encoding) for train in (False, True)
     )
     assert planned.fleet.traffic == pytest.approx(simulated.fleet.traffic, rel=0.02)
 
 
-def test_slower_boards_make_longer_visits(tmp_path) -> None:
+def test_slower_boards_have_longer_visits(tmp_path) -> None:
     running = ran(tmp_path, "fedavg", train=False, **{"split.by": "iid"})
     rows = running.results.rows("devices.csv")
     slow = [float(row["seconds"]) for row in rows if row["profile"] == "raspberry-pi-zero-2"]
@@ -68,22 +68,22 @@ def test_slower_boards_make_longer_visits(tmp_path) -> None:
     assert min(slow) > max(fast)
 
 
-def test_the_accuracy_of_a_plan_is_no_number(tmp_path) -> None:
+def test_plan_accuracy_is_nan(tmp_path) -> None:
     running = ran(tmp_path, "fedavg", train=False)
     assert {row["accuracy"] for row in running.results.rows("rounds.csv")} == {"nan"}
 
 
-def test_a_plan_on_a_terminal(tmp_path, capsys, monkeypatch) -> None:
+def test_plan_fits_an_80_column_terminal(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "job.toml"
     file.write_text(TEXT)
     plan(file, {"target": 0.01}, None, Console(highlight=False, width=80))
-    said = capsys.readouterr().out
-    assert "the whole job, 2 rounds" in said
-    assert "raspberry-pi-zero-2" in said
-    assert "Nothing was trained" in said
+    output = capsys.readouterr().out
+    assert "the whole job, 2 rounds" in output
+    assert "raspberry-pi-zero-2" in output
+    assert "Nothing was trained" in output
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
-    assert max(map(len, said.split("Nothing")[0].splitlines())) <= 80
+    assert max(map(len, output.split("Nothing")[0].splitlines())) <= 80
 
 
 def test_plan_takes_a_job_file_with_a_test_set(tmp_path) -> None:
@@ -91,17 +91,17 @@ def test_plan_takes_a_job_file_with_a_test_set(tmp_path) -> None:
     planned = read_simulation(job, "job.toml", planned=True)
     assert planned.fleet.data == "digits"
     assert planned.notes == (
-        "The devices' samples are drawn from the job's test set, digits: --data names another set.",
+        "The devices' samples are drawn from the job's test set, digits. Use --data for another set.",
     )
     named = read_simulation(job, "job.toml", {"simulation.data": "digits"}, planned=True)
-    assert named.notes == ("data.test (digits) is left out: a plan tests nothing, and devices have digits",)
+    assert named.notes == ("data.test (digits) is ignored: a plan tests nothing, and devices have digits",)
     photos = read_simulation(job.replace("'digits'", "'photos/test'"), str(tmp_path / "job.toml"), planned=True)
     assert photos.fleet.data == str(tmp_path / "photos/test")
-    with pytest.raises(ConfigError, match=r"leave data\.test out"):
+    with pytest.raises(ConfigError, match=r"omit data\.test"):
         read_simulation(job, "job.toml")
 
 
-def test_plan_names_boards_without_the_memory(tmp_path, capsys) -> None:
+def test_plan_names_boards_with_too_little_memory(tmp_path, capsys) -> None:
     small = PROFILES["raspberry-pi-zero-2"]
     small = msgspec.structs.replace(small, device=msgspec.structs.replace(small.device, memory=200 << 20))
     board = tmp_path / "small.toml"
@@ -110,15 +110,15 @@ def test_plan_names_boards_without_the_memory(tmp_path, capsys) -> None:
     file.write_text(TEXT)
     console, changes = Console(highlight=False, width=300), {"strategy": "fedavg", "rounds": 1}
     plan(file, changes, None, console)
-    assert "parameters, batch 32); all boards have that." in capsys.readouterr().out
+    assert "parameters, batch 32); all boards have enough." in capsys.readouterr().out
     plan(file, {**changes, "simulation.board": [str(board), "raspberry-pi-5"]}, None, console)
-    said = " ".join(capsys.readouterr().out.split())
-    assert "small.toml cannot train this model: it has 200 MB of memory, and its system takes about 160 MB" in said
-    assert "(4 of 6 devices)" in said
-    assert "raspberry-pi-5 cannot" not in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "small.toml cannot train this model: of its 200 MB of memory, the system uses about 160 MB" in output
+    assert "(4 of 6 devices)" in output
+    assert "raspberry-pi-5 cannot" not in output
 
 
-def test_a_plan_leaves_its_tables_where_it_is_told_to(tmp_path) -> None:
+def test_plan_writes_its_tables_to_the_output_folder(tmp_path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(TEXT)
     plan(file, {}, tmp_path / "out", Console(highlight=False, width=80))

@@ -1,4 +1,4 @@
-"""Where a simulation's time went: phases by the code that runs, and a table that adds up."""
+"""Real time by phase: phases of running code, and a table that adds up."""
 
 from __future__ import annotations
 
@@ -11,35 +11,45 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fleet_sim.console import phases
-from fleet_sim.console.phase_sampler import EVERY, PhaseSampler, PhaseSeconds
-from fleet_sim.console.phases import COMPILING, OTHER, PHASES, VIEW, WAITING, PhaseLookup, phase_at
+from fleet_sim.console import time_by_phase
 from fleet_sim.console.simulate_commands import simulate
-from fleet_sim.console.time_report import time_rows
+from fleet_sim.console.simulating import time_rows
+from fleet_sim.console.time_by_phase import (
+    COMPILING,
+    EVERY,
+    OTHER,
+    PHASES,
+    VIEW,
+    WAITING,
+    PhaseLookup,
+    PhaseSampler,
+    PhaseSeconds,
+    phase_at,
+)
 
 WORDS = ("--strategy", "fedavg", "--devices", "4", "--engine", "serial", "--split", "iid")
-ROOT = Path(phases.__file__).resolve().parents[2]
+ROOT = Path(time_by_phase.__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("place", phases.PLACES)
-def test_every_place_is_there(place: str) -> None:
-    """A file that moves takes its phase along, or this fails."""
+@pytest.mark.parametrize("place", time_by_phase.PLACES)
+def test_every_listed_code_place_exists(place: str) -> None:
+    """Fails if a file moves without its entry in the phase table."""
     file, _, function = place.partition(":")
     assert (ROOT / file).exists()
     assert not function or f"def {function}(" in (ROOT / file).read_text(encoding="utf-8")
-    assert phases.PLACES[place] in PHASES
+    assert time_by_phase.PLACES[place] in PHASES
 
 
-def test_the_closest_place_counts() -> None:
-    assert phase_at("fleet_sim/world/checkpoint.py", "save") == phases.WRITING
-    assert phase_at("fleet_sim/world/world.py", "run") == phases.MOVING
-    assert phase_at("fleet_sim/world/engine_training.py", "_outcome") == WAITING
-    assert phase_at("fleet_sim/world/engine_training.py", "start") == phases.MOVING
-    assert phase_at("<frozen importlib._bootstrap>", "_find_and_load") == phases.LOADING
+def test_closest_place_determines_the_phase() -> None:
+    assert phase_at("fleet_sim/world/checkpoint.py", "save") == time_by_phase.WRITING
+    assert phase_at("fleet_sim/world/world.py", "run") == time_by_phase.MOVING
+    assert phase_at("fleet_sim/world/workers.py", "_outcome") == WAITING
+    assert phase_at("fleet_sim/world/workers.py", "start") == time_by_phase.MOVING
+    assert phase_at("<frozen importlib._bootstrap>", "_find_and_load") == time_by_phase.LOADING
     assert phase_at("/usr/lib/python3.11/threading.py", "wait") is None
 
 
-def test_what_a_library_does_is_its_callers() -> None:
+def test_library_calls_count_for_their_caller() -> None:
     found = []
 
     def key(_each: int) -> int:
@@ -52,10 +62,10 @@ def test_what_a_library_does_is_its_callers() -> None:
     space: dict[str, Any] = {}
     exec(code, space)
     space["call"](lambda: sorted([1], key=key))
-    assert found[1] == phases.EVALUATING
+    assert found[1] == time_by_phase.EVALUATING
 
 
-def test_the_phases_add_up_to_all_that_passed() -> None:
+def test_phases_add_up_to_the_total_time() -> None:
     sampler = PhaseSampler()
     sampler.count(COMPILING, 5.0, 0.5)
     sampler.count(WAITING, 15.0, 1.5)
@@ -71,7 +81,7 @@ def test_the_phases_add_up_to_all_that_passed() -> None:
     ]
 
 
-def test_others_timer_and_signal_are_as_before() -> None:
+def test_existing_timer_and_signal_handler_are_restored() -> None:
     def mine(_signal: int, _frame: object) -> None:
         pass
 
@@ -87,22 +97,22 @@ def test_others_timer_and_signal_are_as_before() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_simulation_tells_where_its_time_went(tmp_path: Path) -> None:
+def test_profile_option_writes_the_time_per_phase(tmp_path: Path) -> None:
     words = [*WORDS, "--rounds", "2", "--epochs", "10", "--profile"]
     done = CliRunner().invoke(simulate, [*words, "--output", str(tmp_path / "a")], terminal_width=80)
     assert done.exit_code == 0, done.output
     with (tmp_path / "a" / "time.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["phase"] for row in rows] == [phase for phase in PHASES if phase in {row["phase"] for row in rows}]
-    assert phases.TRAINING in {row["phase"] for row in rows}
+    assert time_by_phase.TRAINING in {row["phase"] for row in rows}
     assert sum(float(row["share"]) for row in rows) == pytest.approx(1.0)
-    table = done.output[done.output.index("where the time went") :]
+    table = done.output[done.output.index("real time by phase") :]
     assert all(row["phase"] in table for row in rows)
     assert max(map(len, table.splitlines()[:-1])) <= 80
     assert "visits/" in done.output
 
 
-def test_nothing_is_measured_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_not_measured_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PhaseSampler, "__enter__", lambda _self: pytest.fail("it measures"))
     words = [*WORDS, "--rounds", "1"]
     done = CliRunner().invoke(simulate, [*words, "--output", str(tmp_path / "a")])

@@ -1,4 +1,4 @@
-"""Data sets from disk, in every form that they come in."""
+"""Data sets from disk in every supported format."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 
 from coordinator.jobs.data import digits_split
-from coordinator.models import torchvision_import
-from coordinator.models.torchvision_import import torchvision_datasets
+from coordinator.models import torchvision_models
+from coordinator.models.torchvision_models import torchvision_datasets
 from fleet_sim.datasets import FOLDER, NAMES, load
-from fleet_sim.datasets.made.registry import MADE
+from fleet_sim.datasets.synthetic_sets import MADE
 from sojourn.errors import DataError
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
@@ -28,7 +28,7 @@ Y = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of this machine's own."""
+    """Hide all data sets of this machine."""
     monkeypatch.setattr("fleet_sim.datasets.loading._DEBIAN", tmp_path / "debian")
     monkeypatch.delenv(FOLDER, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -39,7 +39,7 @@ def npz(path: Path, **arrays: Any) -> str:
     return str(path)
 
 
-def test_digits_are_cut_as_for_a_job() -> None:
+def test_digits_are_split_as_for_a_job() -> None:
     data = load("digits")
     for x, y, train in ((data.x_train, data.y_train, True), (data.x_test, data.y_test, False)):
         want_x, want_y = digits_split(train=train)
@@ -51,7 +51,7 @@ def test_digits_are_cut_as_for_a_job() -> None:
 # --- NPZ
 
 
-def test_an_npz_with_all_there_is(tmp_path: Path) -> None:
+def test_npz_with_all_arrays_is_read(tmp_path: Path) -> None:
     arrays = {"x_test": X[:4], "y_test": Y[:4], "classes": ["a", "b", "c"]}
     path = npz(tmp_path / "own.npz", x=X, y=Y, users=np.arange(10) // 2, domains=["s", "n"] * 5, **arrays)
     data = load(path)
@@ -68,7 +68,7 @@ def test_an_npz_with_all_there_is(tmp_path: Path) -> None:
     assert data.y_train.dtype == data.y_test.dtype == data.users.dtype == data.domains.dtype == np.int64
 
 
-def test_a_fifth_is_cut_for_testing_where_there_is_no_test_part(tmp_path: Path) -> None:
+def test_a_fifth_is_held_out_when_there_is_no_test_part(tmp_path: Path) -> None:
     path = npz(tmp_path / "own.npz", x=X, y=Y, users=np.arange(10) + 100)
     one, again, other = (load(path, seed=seed) for seed in (0, 0, 1))
     assert (len(one.y_train), len(one.y_test)) == (8, 2)
@@ -108,7 +108,7 @@ def test_labels_become_class_numbers(
         (np.zeros((10, 4, 5), np.int64), (4, 5), np.int64),
     ],
 )
-def test_samples_are_as_a_graph_takes_them(x: Any, shape: tuple[int, ...], dtype: Any, tmp_path: Path) -> None:
+def test_samples_are_shaped_for_the_graph(x: Any, shape: tuple[int, ...], dtype: Any, tmp_path: Path) -> None:
     data = load(npz(tmp_path / "own.npz", x=x, y=Y))
     assert data.x_train.shape == (8, *shape)
     assert data.x_test.shape == (2, *shape)
@@ -121,9 +121,7 @@ def test_channels_move_with_their_pixels(tmp_path: Path) -> None:
     assert np.array_equal(data.x_train[7, 2], x[7, :, :, 2])
 
 
-def test_writers_and_packed_images_are_read_by_name_from_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writers_and_packed_images_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(1).integers(0, 256, (5, 4, 4, 3), dtype=np.uint8)
     strips = []
     for some in (images[:3], images[3:]):
@@ -151,19 +149,19 @@ def test_writers_and_packed_images_are_read_by_name_from_the_folder(
 
 
 @pytest.mark.parametrize("file", ["fashion-mnist.npz", "Fashion_MNIST.npz", "FashionMNIST.npz"])
-def test_a_name_is_found_however_it_is_written(file: str, tmp_path: Path) -> None:
+def test_data_set_name_ignores_case_and_separators(file: str, tmp_path: Path) -> None:
     npz(tmp_path / file, x=np.zeros((10, 2, 2), np.uint8), y=Y)
     data = load("fashion_mnist", tmp_path)
     assert (data.name, data.classes[9]) == ("fashion-mnist", "Ankle boot")
 
 
-def test_any_npz_of_the_folder_can_be_named(tmp_path: Path) -> None:
+def test_any_npz_in_the_folder_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     npz(tmp_path / "data" / "sensors.npz", x=X, y=Y)
     assert load("sensors").classes == ("0", "1", "2")
 
 
-def test_the_folder_that_is_given_goes_before_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_folder_takes_precedence_over_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         npz(tmp_path / name / "own.npz", x=X, y=Y, classes=[f"{name}{at}" for at in range(3)])
@@ -173,31 +171,34 @@ def test_the_folder_that_is_given_goes_before_the_variable(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "output"),
     [
-        ({"x": X}, "has no array 'y', only x; an NPZ with arrays x and y is needed"),
-        ({"x_webp": X, "y": Y}, "has no array 'x_webp_off', only x_webp, y; strips need their ends and their shape"),
-        ({"x": X, "y": Y[:4]}, r"x has the shape \(10, 2\) and y \(4,\), not one label for each sample"),
-        ({"x": X[:0], "y": Y[:0]}, "there are no samples in it"),
-        ({"x": X[:1], "y": Y[:1]}, "one sample cannot be cut"),
-        ({"x": X.astype(str), "y": Y}, "samples of type <U32, the model expects float32"),
+        ({"x": X}, r"has no array 'y' \(found: x\); an NPZ file with arrays x and y is required"),
+        (
+            {"x_webp": X, "y": Y},
+            r"has no array 'x_webp_off' \(found: x_webp, y\); WebP strips need",
+        ),
+        ({"x": X, "y": Y[:4]}, r"x has the shape \(10, 2\) and y \(4,\): one label for each sample is required"),
+        ({"x": X[:0], "y": Y[:0]}, "has no samples"),
+        ({"x": X[:1], "y": Y[:1]}, "a single sample cannot be split"),
+        ({"x": X.astype(str), "y": Y}, "samples of type <U32, but the model expects float32"),
         ({"x": X, "y": Y + 0.5}, "labels of type float64 such as 0.5: they must be names or whole"),
         ({"x": X, "y": Y, "classes": ["a", "b"]}, "has the label 2, but only 2 class names"),
         ({"x": X, "y": Y - 1, "classes": ["a", "b", "c"]}, "has the label -1, but only 3 class names"),
-        ({"x": X, "y": Y, "classes": ["a", "b", "a"]}, "its class names are not all different"),
-        ({"x": X, "y": ["d"] * 10, "classes": ["a", "b"]}, "the label 'd' is none of its classes a, b"),
-        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, r"shape \(2,\), those for testing \(1,\)"),
-        ({"x": X, "y": Y, "users": np.arange(9)}, r"10 samples have users or domains of the shape \(9,\)"),
+        ({"x": X, "y": Y, "classes": ["a", "b", "a"]}, "has duplicate class names"),
+        ({"x": X, "y": ["d"] * 10, "classes": ["a", "b"]}, "the label 'd' is not one of its classes a, b"),
+        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, r"shape \(2,\), test samples \(1,\)"),
+        ({"x": X, "y": Y, "users": np.arange(9)}, r"10 samples have users or domains of shape \(9,\)"),
         ({"x": X, "y": np.array([{}] * 10)}, "cannot be read as NPZ: Object arrays cannot be loaded"),
     ],
 )
-def test_a_file_that_is_not_what_it_should_be(arrays: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=said) as caught:
+def test_inconsistent_npz_arrays_are_refused(arrays: dict[str, Any], output: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=output) as caught:
         load(npz(tmp_path / "own.npz", **arrays))
     assert "own.npz" in str(caught.value)
 
 
-def test_samples_that_are_no_numbers_are_left_out_and_said_as_on_a_device(tmp_path: Path) -> None:
+def test_non_finite_samples_are_skipped_and_reported(tmp_path: Path) -> None:
     x = np.where(np.isin(X, (4, 9)), np.nan, X)
     path = npz(tmp_path / "own.npz", x=x, y=Y, x_test=x[:3], y_test=Y[:3], users=np.arange(10))
     data = load(path)
@@ -212,7 +213,7 @@ def test_samples_that_are_no_numbers_are_left_out_and_said_as_on_a_device(tmp_pa
     )
 
 
-def test_a_damaged_file_and_a_single_array_are_refused(tmp_path: Path) -> None:
+def test_damaged_file_and_single_array_are_refused(tmp_path: Path) -> None:
     path = Path(npz(tmp_path / "own.npz", x=X, y=Y))
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="cannot be read as NPZ"):
@@ -267,14 +268,14 @@ def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
     idx_folder(folder, packed=False)
     path = folder / "train-images-idx3-ubyte"
     whole = path.read_bytes()
-    for content, said in (
-        (whole[:-1], r"is cut short or too long: its head says \(10, 4, 3\), 119 bytes follow"),
+    for content, output in (
+        (whole[:-1], r"has a wrong length: its header states \(10, 4, 3\), 119 bytes follow"),
         (b"\x00\x00\x0d" + whole[3:], "is not an IDX file of bytes"),
         (b"", "is not an IDX file of bytes"),
         (whole[:6], "is not an IDX file of bytes"),
     ):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=output):
             load("mnist")
     path.rename(path.with_suffix(".gz"))
     with pytest.raises(DataError, match="cannot be read: Not a gzipped file"):
@@ -295,20 +296,18 @@ def test_one_import_makes_torchvision_importable() -> None:
     assert (done.stdout, done.returncode) == ("nms\n", 0), done.stderr
 
 
-def test_operators_are_declared_only_where_torchvisions_own_cannot_be_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operators_are_declared_only_if_torchvision_lacks_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "_C.so").write_bytes(b"no library")
-    assert not torchvision_import._compiled.__wrapped__(tmp_path)
+    assert not torchvision_models._compiled.__wrapped__(tmp_path)
     monkeypatch.setattr("torch.ops.load_library", lambda _: None)
-    assert torchvision_import._compiled.__wrapped__(tmp_path)
-    monkeypatch.setattr(torchvision_import, "_compiled", lambda _: True)
-    monkeypatch.setattr(torchvision_import, "_declared", lambda: pytest.fail("declared twice"))
+    assert torchvision_models._compiled.__wrapped__(tmp_path)
+    monkeypatch.setattr(torchvision_models, "_compiled", lambda _: True)
+    monkeypatch.setattr(torchvision_models, "_declared", lambda: pytest.fail("declared twice"))
     assert torchvision_datasets() is not None
 
 
 @pytest.mark.parametrize("root", ["data", "data/usps"])
-def test_usps_as_torchvision_keeps_it(root: str, tmp_path: Path) -> None:
+def test_usps_is_read_from_torchvision_files(root: str, tmp_path: Path) -> None:
     pixels = np.where(np.random.default_rng(1).random((6, 256)) < 0.5, -1, 1)
     (tmp_path / root).mkdir(parents=True)
     for name, some in (("usps.bz2", slice(0, 6)), ("usps.t.bz2", slice(4, 6))):
@@ -323,8 +322,8 @@ def test_usps_as_torchvision_keeps_it(root: str, tmp_path: Path) -> None:
     assert (data.y_train.tolist(), data.y_test.tolist()) == ([0, 1, 2, 3, 4, 5], [4, 5])
 
 
-def test_cifar100_as_torchvision_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its files are checked by their sums, which ours do not have.
+def test_cifar100_is_read_from_torchvision_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # torchvision verifies checksums, which the test's files do not match.
     monkeypatch.setattr(f"{torchvision_datasets().__name__}.cifar.check_integrity", lambda *_: True)
     images = np.random.default_rng(1).integers(0, 256, (6, 3 * 32 * 32), dtype=np.uint8)
     folder = tmp_path / "data" / "cifar-100-python"
@@ -347,7 +346,7 @@ def eurosat(folder: Path, sizes: list[int]) -> None:
             image.save(folder / "eurosat" / "2750" / kind / f"{kind}_{at}.png")
 
 
-def test_a_set_of_torchvisions_without_a_test_part_is_cut(tmp_path: Path) -> None:
+def test_torchvision_set_without_test_part_is_split(tmp_path: Path) -> None:
     eurosat(tmp_path, [4] * 5)
     data = load("eurosat", tmp_path)
     assert (data.classes, data.x_train.shape, len(data.y_test)) == (("Forest", "River"), (8, 3, 4, 4), 2)
@@ -355,49 +354,51 @@ def test_a_set_of_torchvisions_without_a_test_part_is_cut(tmp_path: Path) -> Non
 
 def test_images_of_different_sizes_are_refused(tmp_path: Path) -> None:
     eurosat(tmp_path, [4, 4, 5])
-    with pytest.raises(DataError, match=r"images differ in size \(\(4, 4, 3\), \(5, 5, 3\)\); bring them to one size"):
+    with pytest.raises(
+        DataError, match=r"images differ in size \(\(4, 4, 3\), \(5, 5, 3\)\); convert them to one size"
+    ):
         load("eurosat", tmp_path)
 
 
-def test_damaged_files_of_torchvisions_are_refused(tmp_path: Path) -> None:
+def test_damaged_torchvision_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-batches-py").mkdir()
-    with pytest.raises(DataError, match="is not what torchvision's CIFAR10 expects: files are missing or damaged"):
+    with pytest.raises(DataError, match="is not a valid folder of torchvision's CIFAR10: files are missing or damaged"):
         load("cifar10", tmp_path)
 
 
-# --- what is not there
+# --- missing data sets
 
 
-def test_a_known_set_that_is_absent_says_where_it_was_looked_for_and_what_to_do(tmp_path: Path) -> None:
+def test_missing_known_set_names_searched_places_and_remedy(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load("fashion-mnist", tmp_path)
-    said = str(caught.value)
-    assert said.startswith("fashion-mnist is not on this machine; looked for ")
+    output = str(caught.value)
+    assert output.startswith("fashion-mnist is not on this machine; searched ")
     for place in ("fashion-mnist.npz", "fashion-mnist/raw", "fashion-mnist", "debian/fashion-mnist"):
-        assert f"{tmp_path / place}" in said
-    assert "apt install dataset-fashion-mnist" in said
-    assert FOLDER in said
-    assert all(name in said for name in NAMES)
+        assert f"{tmp_path / place}" in output
+    assert "apt install dataset-fashion-mnist" in output
+    assert FOLDER in output
+    assert all(name in output for name in NAMES)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("digits", *MADE)])
-def test_every_known_set_may_be_absent(name: str, tmp_path: Path) -> None:
+def test_every_known_set_can_be_missing(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{name} is not on this machine"):
         load(name, tmp_path / "none")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "output"),
     [
         (
             "fashion",
-            "there is no data set 'fashion'; looked for .*fashion.npz.*Known by name: digits, diabetes, .*, cifar10",
+            "there is no data set 'fashion'; searched .*fashion.npz.*Known names: digits, diabetes, .*, cifar10",
         ),
-        ("none.npz", "none.npz: there is no such file"),
-        ("./none", "none: there is no such file"),
+        ("none.npz", "none.npz does not exist"),
+        ("./none", "none does not exist"),
         ("./", "is a folder without the four IDX files"),
     ],
 )
-def test_what_is_unknown_is_said(name: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_unknown_data_set_name_is_an_error(name: str, output: str) -> None:
+    with pytest.raises(DataError, match=output):
         load(name)

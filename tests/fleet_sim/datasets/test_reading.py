@@ -1,4 +1,4 @@
-"""The simulation reads what devices read, as the job says: label columns, scales, and folders of images by domain."""
+"""Simulations read data as devices do, by the job's settings: label columns, scales, image folders by domain."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def domains(tmp_path: Path) -> Path:
     return tmp_path / "domains"
 
 
-def test_the_label_column_and_the_scale_of_a_file(labels_first: str) -> None:
+def test_label_column_and_scale_are_applied_to_a_file(labels_first: str) -> None:
     assert "labels" in load(labels_first).odd[0]
     found = load(labels_first, how=JobData(label="first", scale="0..3 to 0..255").files)
     assert found.classes == ("0", "1")
@@ -47,30 +47,30 @@ def test_the_label_column_and_the_scale_of_a_file(labels_first: str) -> None:
     assert found.x_train.shape[1:] == (2,)
 
 
-def test_a_set_by_name_is_scaled_too() -> None:
+def test_named_set_is_scaled() -> None:
     found = load("digits", how=JobData(scale="0..16 to 0..1").files)
     assert (found.x_train.max(), found.x_test.max()) == (1.0, 1.0)
 
 
-def test_folders_of_domains_are_read_as_domains(domains: Path) -> None:
+def test_domain_folders_are_read_as_domains(domains: Path) -> None:
     found = load(str(domains), wanted=InputSpec((3, 8, 8)))
     assert found.classes == ("cat", "dog")
     assert found.domains is not None
     assert sorted(set(found.domains)) == [0, 1, 2]
     for part in split(Split(by="domain"), found, 3, 0):
         assert len({int(found.domains[row]) for row in part}) == 1
-    with pytest.raises(DataError, match="one size"):
+    with pytest.raises(DataError, match="the same size"):
         load(str(domains))
 
 
-def test_a_simulations_job_is_not_scaled_twice() -> None:
+def test_simulated_job_is_not_scaled_twice() -> None:
     simulation = read_simulation('[data]\nscale = "0..16 to 0..1"\nlabel = 1\n', "job.toml")
     assert simulation.read().data.scale == "0..16 to 0..1"
     assert "scale" not in simulation.job_text("test.npz")
     assert 'scale = "0..16 to 0..1"' in simulation.text
 
 
-def test_a_split_of_an_own_file_is_shown(labels_first: str, domains: Path) -> None:
+def test_show_command_describes_the_split_of_a_custom_file(labels_first: str, domains: Path) -> None:
     shown = CliRunner().invoke(app, ["show", "--data", labels_first, "--devices", "2"])
     assert "odd: " in shown.output
     shown = CliRunner().invoke(app, ["show", "--data", labels_first, "--devices", "2", "--label", "first"])

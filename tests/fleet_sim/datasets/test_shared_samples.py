@@ -1,4 +1,4 @@
-"""Samples that devices share."""
+"""Samples shared by devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def drawn(devices: int = 5000, seed: int = 1, alpha: float = 0.3, by: By = "diri
     return [part.tolist() for part in found]
 
 
-def test_every_device_has_as_many_as_asked_for_though_there_are_more_devices_than_samples() -> None:
+def test_every_device_draws_the_requested_sample_count() -> None:
     parts = drawn()
     assert len(LABELS) < len(parts) == 5000
     assert {len(part) for part in parts} == {8}
@@ -27,7 +27,7 @@ def test_every_device_has_as_many_as_asked_for_though_there_are_more_devices_tha
     assert {sample for part in parts for sample in part} == set(range(len(LABELS)))  # any sample may be drawn
 
 
-def test_the_seed_decides() -> None:
+def test_same_seed_gives_the_same_samples() -> None:
     assert drawn(50) == drawn(50)
     assert drawn(50) != drawn(50, seed=2)
 
@@ -35,22 +35,27 @@ def test_the_seed_decides() -> None:
 @pytest.mark.parametrize(
     ("by", "alpha", "least", "most"), [("dirichlet", 0.0, 1, 1), ("dirichlet", 1e6, 4, 7), ("iid", 0.0, 4, 7)]
 )
-def test_alpha_says_how_many_classes_a_device_has(by: By, alpha: float, least: float, most: float) -> None:
+def test_alpha_determines_classes_per_device(by: By, alpha: float, least: float, most: float) -> None:
     classes = [len(np.unique(LABELS[part])) for part in drawn(400, alpha=alpha, by=by)]
     assert least <= np.mean(classes) <= most
 
 
-def test_what_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(ConfigError, match="how many samples each device draws"):
+def test_unsupported_shared_splits_are_refused() -> None:
+    with pytest.raises(ConfigError, match="the number of samples per device"):
         split(Split(shared=True), DIGITS, 10, 1)
     with pytest.raises(ConfigError, match="not 'shards'"):
         split(Split(by="shards", samples=2, shared=True), DIGITS, 10, 1)
 
 
-def test_there_are_as_many_sites_as_the_devices_need() -> None:
-    assert [len(SimulationSettings(devices=devices).reached) for devices in (1, 20, 20_000, 20_001)] == [1, 2, 2, 3]
-    assert len(SimulationSettings(devices=20, sites=5).reached) == 5
-    for given, words in (({"simulation.sites": 2}, "need 3 sites"), ({"simulation.reach": "all"}, "leave out reach")):
+def test_site_count_follows_the_device_count() -> None:
+    assert [len(SimulationSettings(devices=devices).devices_by_site) for devices in (1, 20, 20_000, 20_001)] == [
+        1,
+        2,
+        2,
+        3,
+    ]
+    assert len(SimulationSettings(devices=20, sites=5).devices_by_site) == 5
+    for given, words in (({"simulation.sites": 2}, "need 3 sites"), ({"simulation.reach": "all"}, "omit reach")):
         with pytest.raises(ConfigError, match=words):
             read_simulation("", "here", {"simulation.devices": 20_001, **given})
     assert "sites = 3\n" in read_simulation("", "here", {"simulation.devices": 20_001}).text

@@ -1,4 +1,4 @@
-"""The whole thing: a fleet of processes on this machine, over a real broker."""
+"""The whole demo: a fleet of local processes with a real broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEMO = [sys.executable, "-m", "sojourn.cli", "demo", "--alpha", "1"]
 
 
 def processes_of(folder: Path) -> list[int]:
-    """The processes that have to do with a folder; only Linux can tell."""
+    """Return the processes that use a folder; works only on Linux."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -33,7 +33,7 @@ def has_trained(log: Path) -> bool:
     return log.exists() and "trained " in log.read_text()
 
 
-def test_the_demo_trains_a_model_that_works(tmp_path: Path) -> None:
+def test_demo_trains_a_working_model(tmp_path: Path) -> None:
     folder, devices = tmp_path / "kept", 4
     options = ["--rounds", "3", "--target", "0", "--output", str(folder), "--devices", str(devices)]
     done = subprocess.run([*DEMO, *options], capture_output=True, text=True, timeout=WHOLE, check=False)
@@ -47,21 +47,21 @@ def test_the_demo_trains_a_model_that_works(tmp_path: Path) -> None:
     x, y = digits_split(train=False)
     session = onnxruntime.InferenceSession(folder / "digits.onnx")
     assert np.mean(session.run(None, {"x": x})[0].argmax(axis=1) == y) > 0.5
-    # A large process takes a moment to be gone.
+    # A large process takes a moment to exit.
     wait_until(lambda: not processes_of(folder), "the end of all processes", lambda: processes_of(folder))
 
 
-def test_sites_with_brokers_of_their_own_train_and_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_ctrl_c_ends_sites_with_separate_brokers_cleanly(tmp_path: Path) -> None:
     folder, terminal = tmp_path / "kept", tmp_path / "terminal.log"
     logs = [folder / f"device-{number}.log" for number in (1, 2)]
-    # More rounds than it can end before Ctrl-C, however late that comes.
+    # More rounds than it can finish before Ctrl-C, however late that arrives.
     options = ["--rounds", "1000000", "--target", "0", "--devices", "2", "--brokers", "per-site"]
-    with terminal.open("wb") as output:
+    with terminal.open("wb") as file:
         demo = subprocess.Popen(
             [*DEMO, *options, "--output", str(folder)],
-            stdout=output,
-            stderr=output,
-            # A shell that runs the tests in the background has them ignore Ctrl-C, and so would the demo.
+            stdout=file,
+            stderr=file,
+            # A shell that runs the tests in the background makes them ignore Ctrl-C, and the demo would inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
     try:
@@ -72,11 +72,11 @@ def test_sites_with_brokers_of_their_own_train_and_ctrl_c_leaves_nothing_behind(
         demo.send_signal(signal.SIGINT)
         demo.wait(LIMIT)
     finally:
-        demo.kill()  # whatever it started ends with it
-    said = terminal.read_text()
-    assert all(map(has_trained, logs)), said
-    assert len(started) > 4, said
-    assert demo.returncode == 130, said
-    assert "all processes have ended" in said
-    assert "Traceback" not in said
+        demo.kill()  # everything it started ends with it
+    output = terminal.read_text()
+    assert all(map(has_trained, logs)), output
+    assert len(started) > 4, output
+    assert demo.returncode == 130, output
+    assert "all processes have ended" in output
+    assert "Traceback" not in output
     wait_until(lambda: not processes_of(folder), "the end of all processes", lambda: processes_of(folder))

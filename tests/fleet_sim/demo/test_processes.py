@@ -1,11 +1,11 @@
-"""Processes that are ours to end."""
+"""Child processes: start, failure and stop."""
 
 import pytest
 
 from fleet_sim.demo.processes import Processes
 
 
-def test_an_interrupt_that_python_swallowed_is_remembered(tmp_path) -> None:
+def test_swallowed_interrupt_is_raised_at_the_next_check(tmp_path) -> None:
     processes = Processes(tmp_path)
     processes.check()
     with pytest.raises(KeyboardInterrupt):
@@ -14,7 +14,7 @@ def test_an_interrupt_that_python_swallowed_is_remembered(tmp_path) -> None:
         processes.check()
 
 
-def test_a_signal_in_the_middle_of_a_start_waits_for_its_end(tmp_path) -> None:
+def test_signal_during_a_start_is_delayed_until_its_end(tmp_path) -> None:
     processes = Processes(tmp_path)
     processes._starting = True
     processes.interrupt(2, None)

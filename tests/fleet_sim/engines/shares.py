@@ -1,4 +1,4 @@
-"""One data set, devices with unequal shares of it, and visits of every kind to try engines with."""
+"""A data set, devices with unequal shares of it, and visits of every kind for testing engines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from edge_agent.training.work import Train, Trained, Warm, Warmed
+from edge_agent.training.messages import Train, Trained, Warm, Warmed
 from fleet_sim.engines import Network, Shards
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.vectors import load, save
-from sojourn.node.machine import Did, DidNot
+from sojourn.node.machine import WorkDone, WorkFailed
 from sojourn.parts import (
     ClassCountEstimator,
     ClassifierEstimator,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fleet_sim.engines import Engine, Outcome
 
 NAMES = ("bird", *CLASSES[::-1])
-"""The data set's own classes: in another order than the job's, and one that the job does not know."""
+"""The data set's classes, in another order than the job's, and with one that the job lacks."""
 SIZES = {"dev-0": 20, "dev-1": 33, "dev-2": 8, "dev-3": 1, "none": 0}
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -82,7 +82,7 @@ def random_vector(name: str, scale: float) -> NDArray[np.float32]:
 
 
 def visit(kind: str, blobs: MemoryBlobs, seed: int = 11) -> Train:
-    """A visit of this kind, with what it brings and what the device remembers."""
+    """Return a visit of this kind, with its blobs and the device's saved state."""
     work = visit_for(blobs, seed=seed, **KINDS[kind])
     spec = compiled().kit.model
     if kind == "dyn":
@@ -105,19 +105,19 @@ def visit(kind: str, blobs: MemoryBlobs, seed: int = 11) -> Train:
 
 @dataclass(frozen=True)
 class TrainedVectors:
-    """What a visit gave, in numbers."""
+    """The numeric results of a visit."""
 
     trained: Trained
     numbers: dict[str, NDArray[np.float32]]
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All but the time that it took."""
+        """All metrics except the duration."""
         return {name: value for name, value in self.trained.metrics.items() if name != "seconds"}
 
 
 def result(outcome: Outcome) -> TrainedVectors:
-    assert isinstance(outcome.event, Did), outcome.event
+    assert isinstance(outcome.event, WorkDone), outcome.event
     trained = outcome.event.outcome
     store = MemoryBlobs()
     for digest, data in outcome.blobs.items():
@@ -137,7 +137,7 @@ def train(engine: Engine, kind: str, devices: tuple[str, ...] = ("dev-0",), **ho
 
 
 def assert_same(ours: TrainedVectors, theirs: TrainedVectors) -> None:
-    """Bit for bit."""
+    """Compare bit for bit."""
     assert ours.trained.vectors == theirs.trained.vectors
     assert ours.trained.memory == theirs.trained.memory
     assert ours.trained.samples == theirs.trained.samples
@@ -146,7 +146,7 @@ def assert_same(ours: TrainedVectors, theirs: TrainedVectors) -> None:
 
 
 def assert_close(ours: TrainedVectors, theirs: TrainedVectors) -> None:
-    """Within the rounding of float32."""
+    """Compare within the rounding of float32."""
     assert ours.numbers.keys() == theirs.numbers.keys()
     for name, vector in ours.numbers.items():
         np.testing.assert_allclose(vector, theirs.numbers[name], atol=1e-5, err_msg=name)
@@ -155,12 +155,12 @@ def assert_close(ours: TrainedVectors, theirs: TrainedVectors) -> None:
     for name, value in ours.metrics.items():
         np.testing.assert_allclose(value, theirs.metrics[name], rtol=1e-5, err_msg=name)
     assert (ours.trained.signature is None) == (theirs.trained.signature is None)
-    ours_told, theirs_told = (np.array(each.trained.signature or ()) for each in (ours, theirs))
-    np.testing.assert_allclose(ours_told, theirs_told, atol=1e-5)
+    our_signatures, their_signatures = (np.array(each.trained.signature or ()) for each in (ours, theirs))
+    np.testing.assert_allclose(our_signatures, their_signatures, atol=1e-5)
 
 
 def long_visit(blobs: MemoryBlobs) -> Train:
-    """A visit that is not over before somebody ends it."""
+    """Return a visit that runs until it is stopped."""
     work = visit("sgd", blobs)
     training = msgspec.structs.replace(work.visit.task.training, epochs=10**6)
     task = msgspec.structs.replace(work.visit.task, training=training)
@@ -168,14 +168,16 @@ def long_visit(blobs: MemoryBlobs) -> Train:
 
 
 def assert_warms_and_refuses(engine: Engine) -> None:
-    """A device with samples warms up; one without samples or without a share is refused for its data."""
+    """Check that a device with samples warms up, and that one without samples or without a share fails with a data
+    error.
+    """
     blobs = MemoryBlobs()
     work = visit("sgd", blobs)
-    assert engine.start("dev-0", "a", Warm(work.visit.kit, work.visit.task), blobs).result().event == Did(
+    assert engine.start("dev-0", "a", Warm(work.visit.kit, work.visit.task), blobs).result().event == WorkDone(
         "a", Warmed(18)
     )
-    for device, word in {"none": "there are no samples in it", "dev-9": "no share for a device 'dev-9'"}.items():
+    for device, word in {"none": "has no samples", "dev-9": "no share for a device 'dev-9'"}.items():
         event = engine.start(device, "b", work, blobs).result().event
-        assert isinstance(event, DidNot)
+        assert isinstance(event, WorkFailed)
         assert event.reason == "data"
         assert word in event.detail

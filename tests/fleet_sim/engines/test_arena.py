@@ -1,17 +1,17 @@
-"""The arena: places come back when nobody looks at them, and never before."""
+"""The arena: places are freed once they have no references, and never before."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fleet_sim.engines import arena as arenas
-from fleet_sim.engines.arena import PAGE, Arena, Place, as_blob, map_arena, slot_of
+from fleet_sim.engines import shared_memory as arenas
+from fleet_sim.engines.shared_memory import PAGE, Arena, Place, as_blob, map_arena, slot_of
 
 BIG = 3 * PAGE
 
 
-def test_what_one_process_writes_the_other_reads() -> None:
+def test_data_written_by_one_process_is_readable_by_another() -> None:
     arena = Arena(BIG)
     slot = arena.room(5)
     assert slot is not None
@@ -23,7 +23,7 @@ def test_what_one_process_writes_the_other_reads() -> None:
     assert slot_of(b"hello", arena) is None
 
 
-def test_a_place_is_kept_by_whatever_looks_at_it() -> None:
+def test_referenced_slot_stays_allocated() -> None:
     arena = Arena(BIG)
     slot = arena.room(8)
     assert slot is not None
@@ -36,7 +36,7 @@ def test_a_place_is_kept_by_whatever_looks_at_it() -> None:
     assert arena.used == 0
 
 
-def test_no_more_is_used_than_allowed_and_free_places_are_taken_again() -> None:
+def test_arena_stays_within_its_size_and_reuses_free_slots() -> None:
     arena = Arena(BIG)
     slots = [arena.room(PAGE) for _ in range(4)]
     assert slots[3] is None
@@ -51,7 +51,7 @@ def test_no_more_is_used_than_allowed_and_free_places_are_taken_again() -> None:
     assert again.place == Place(place.at, PAGE - 1)
 
 
-def test_memory_of_free_places_beyond_the_spare_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_beyond_the_spare_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena(1 << 22)
     slot = arena.room(1 << 20)
     assert slot is not None
@@ -61,10 +61,10 @@ def test_memory_of_free_places_beyond_the_spare_goes_back(monkeypatch: pytest.Mo
     assert arena.used == 0
     again = arena.room(1 << 20)
     assert again is not None
-    assert not again.any()  # another page: the system has taken the written one back
+    assert not again.any()  # another page: the system has reclaimed the written one
 
 
-def test_what_somebody_looks_at_outlives_the_arena() -> None:
+def test_referenced_blob_outlives_the_arena() -> None:
     arena = Arena(BIG)
     slot = arena.room(3)
     assert slot is not None

@@ -1,4 +1,4 @@
-"""Many visits as one: each must end where it would have ended alone."""
+"""Visits trained together must end as they would alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fleet_sim
-from edge_agent.training.work import Warm, Warmed
+from edge_agent.training.messages import Warm, Warmed
 from fleet_sim.engines import SerialEngine, batched
 from fleet_sim.engines.batched import BatchedEngine
-from sojourn.node.machine import Did, DidNot
+from sojourn.node.machine import WorkDone, WorkFailed
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_close, net, result, shards, train, visit
 
@@ -21,13 +21,13 @@ DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3", "dev-1")
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("together", [64, 2])
-def test_every_visit_is_that_of_the_devices_own_trainer(kind: str, together: int) -> None:
+def test_every_visit_matches_the_device_trainer(kind: str, together: int) -> None:
     ours = train(BatchedEngine(shards(), net(), together=together), kind, DEVICES)
     for one, other in zip(ours, train(SerialEngine(shards()), kind, DEVICES), strict=True):
         assert_close(one, other)
 
 
-def test_visits_of_one_task_run_together_and_others_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visits_of_one_task_are_batched_and_others_separate(monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[int] = []
     trained = batched._train
 
@@ -50,7 +50,7 @@ def test_visits_of_one_task_run_together_and_others_apart(monkeypatch: pytest.Mo
     assert all(future.done() for future in futures)
 
 
-def test_a_failure_is_its_own_visits_alone() -> None:
+def test_failure_affects_only_its_own_visit() -> None:
     engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
     work = visit("sgd", blobs)
     lacking = MemoryBlobs()
@@ -65,11 +65,11 @@ def test_a_failure_is_its_own_visits_alone() -> None:
     assert_close(result(good.result()), train(SerialEngine(shards()), "sgd")[0])
     for word, future in bad.items():
         event = future.result().event
-        assert isinstance(event, DidNot)
+        assert isinstance(event, WorkFailed)
         assert event.reason == word.strip()
 
 
-def test_a_model_that_diverges_takes_no_other_with_it() -> None:
+def test_diverging_model_does_not_affect_others() -> None:
     engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
     work = visit("sgd", blobs)
     wild = np.full(len(np.frombuffer(blobs.read(work.visit.vectors["model"].digest), np.float32)), np.nan, np.float32)
@@ -82,33 +82,33 @@ def test_a_model_that_diverges_takes_no_other_with_it() -> None:
     good, bad = (result(future.result()) for future in futures)
     assert_close(good, train(SerialEngine(shards()), "sgd")[0])
     assert np.isnan(bad.numbers["sent model"]).all()
-    assert "loss" not in bad.metrics  # there is none that could be told
+    assert "loss" not in bad.metrics  # there is none to report
 
 
-def test_warming_says_how_many_samples_there_are() -> None:
+def test_warm_up_reports_the_sample_count() -> None:
     blobs = MemoryBlobs()
     work = visit("sgd", blobs).visit
     outcome = BatchedEngine(shards(), net()).start("dev-0", "key", Warm(work.kit, work.task), blobs).result()
-    assert outcome.event == Did("key", Warmed(18))
+    assert outcome.event == WorkDone("key", Warmed(18))
 
 
-def test_what_waits_when_the_engine_is_closed_is_cancelled() -> None:
+def test_closing_the_engine_cancels_waiting_visits() -> None:
     engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
     future = engine.start("dev-0", "key", visit("sgd", blobs), blobs)
     engine.close()
     assert future.cancelled()
 
 
-def test_a_cancelled_visit_is_not_trained() -> None:
+def test_cancelled_visit_is_not_trained() -> None:
     engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
     futures = [engine.start("dev-0", str(number), visit("sgd", blobs), blobs) for number in range(2)]
     assert futures[0].cancel()
-    assert isinstance(futures[1].result().event, Did)
+    assert isinstance(futures[1].result().event, WorkDone)
     assert futures[0].cancelled()
 
 
 def test_tours_advance_together_hop_by_hop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where visits take the same time, all tours' visits of one hop are one group, though no tour waits for another."""
+    """If visits take the same time, all tours' visits of one hop form a group, though no tour waits for another."""
     groups: list[set[tuple[int, int]]] = []
     trained = batched._train
 

@@ -1,4 +1,4 @@
-"""Which engine is taken, and what is said about it."""
+"""The choice of an engine and its explanation."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def picked(has: Hardware = FOUR, **asked: Any) -> tuple[str, str, int, str]:
 @pytest.mark.parametrize(
     ("has", "asked", "expected"),
     [
-        (FOUR, {}, ("pool", "cpu", 4, "pool of 4: one process for each core, with the devices' own trainer")),
-        (GPU, {}, ("pool", "cpu", 4, "pool of 4: one process for each core, with the devices' own trainer")),
-        (Hardware(1), {}, ("serial", "cpu", 1, "serial: there is one core to train on")),
-        (FOUR, {"workers": 1}, ("serial", "cpu", 1, "serial: there is one core to train on")),
-        (FOUR, {"engine": "pool", "workers": 3}, ("pool", "cpu", 3, "pool of 3, as asked for")),
-        (FOUR, {"engine": "serial"}, ("serial", "cpu", 1, "serial, as asked for")),
+        (FOUR, {}, ("pool", "cpu", 4, "pool of 4: one process per core, with the devices' own trainer")),
+        (GPU, {}, ("pool", "cpu", 4, "pool of 4: one process per core, with the devices' own trainer")),
+        (Hardware(1), {}, ("serial", "cpu", 1, "serial: there is only one core")),
+        (FOUR, {"workers": 1}, ("serial", "cpu", 1, "serial: there is only one core")),
+        (FOUR, {"engine": "pool", "workers": 3}, ("pool", "cpu", 3, "pool of 3, as configured")),
+        (FOUR, {"engine": "serial"}, ("serial", "cpu", 1, "serial, as configured")),
         (
             GPU,
             {"trainer": "torch"},
@@ -47,44 +47,46 @@ def picked(has: Hardware = FOUR, **asked: Any) -> tuple[str, str, int, str]:
         (MAC, {"trainer": "torch"}, ("batched", "mps", 1,
          "batched on mps: many small models at once keep a GPU busy")),
         (GPU, {"trainer": "torch", "device": "cpu", "engine": "batched"},
-         ("batched", "cpu", 1, "batched on cpu, as asked for")),
+         ("batched", "cpu", 1, "batched on cpu, as configured")),
         (GPU, {"trainer": "torch", "engine": "serial"}, ("torch", "cuda:0", 1,
-         "torch on cuda:0, one visit after another, as asked for")),
+         "torch on cuda:0, one visit after another, as configured")),
         (FOUR, {"trainer": "torch", "size": 100_001}, ("torch", "cpu", 1,
-         "torch on cpu, one visit after another: with 100,001 numbers many at once gain nothing without a GPU")),
+         "torch on cpu, one visit after another: with 100,001 parameters, batching gains nothing without a GPU")),
         (FOUR, {"trainer": "torch", "size": 100_000}, ("batched", "cpu", 1,
-         "batched on cpu: a model of 100,000 numbers is small enough for it to pay")),
-        (FOUR, {"trainer": "torch", "engine": "batched"}, ("batched", "cpu", 1, "batched on cpu, as asked for")),
+         "batched on cpu: with 100,000 parameters, the model is small enough to benefit")),
+        (FOUR, {"trainer": "torch", "engine": "batched"}, ("batched", "cpu", 1, "batched on cpu, as configured")),
     ],
 )  # fmt: skip
-def test_what_is_picked_and_why(has: Hardware, asked: dict[str, Any], expected: tuple[str, str, int, str]) -> None:
+def test_picked_engine_and_its_reason(
+    has: Hardware, asked: dict[str, Any], expected: tuple[str, str, int, str]
+) -> None:
     assert picked(has, **asked) == expected
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"trainer": "torch", "device": "cuda"}, "'cuda' is not there: this machine has 4 CPU cores and no GPU"),
-        ({"device": "mps"}, "'mps' is not there: this machine has 4 CPU cores and no GPU"),
-        ({"engine": "batched"}, "say trainer = 'torch'"),
-        ({"engine": "pool", "trainer": "torch"}, "say trainer = 'onnx'"),
+        ({"trainer": "torch", "device": "cuda"}, "'cuda' is not available: this machine has 4 CPU cores and no GPU"),
+        ({"device": "mps"}, "'mps' is not available: this machine has 4 CPU cores and no GPU"),
+        ({"engine": "batched"}, "set trainer = 'torch'"),
+        ({"engine": "pool", "trainer": "torch"}, "set trainer = 'onnx'"),
     ],
 )
-def test_what_cannot_be_had_is_refused_with_what_there_is(asked: dict[str, Any], words: str) -> None:
+def test_unavailable_choice_is_refused_with_alternatives(asked: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         picked(FOUR, **asked)
 
 
-def test_a_gpu_is_no_place_for_onnxruntime() -> None:
-    with pytest.raises(ConfigError, match=r"runs on the CPU: for 'cuda:0' say trainer = 'torch'"):
+def test_onnxruntime_on_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"runs on the CPU: for 'cuda:0', set trainer = 'torch'"):
         picked(GPU, device="cuda")
-    with pytest.raises(
-        ConfigError, match=r"this machine has 4 CPU cores and cuda:0, cuda:1. Take 'cuda:0' or 'cuda:1'"
-    ):
+    with pytest.raises(ConfigError, match=r"this machine has 4 CPU cores and cuda:0, cuda:1. Use 'cuda:0' or 'cuda:1'"):
         picked(GPU, device="mps")
-    with pytest.raises(ConfigError, match=r"'cuda:2' is not there: .* Take 'cuda:0' or 'cuda:1' or 'cpu'"):
+    with pytest.raises(ConfigError, match=r"'cuda:2' is not available: .* Use 'cuda:0' or 'cuda:1' or 'cpu'"):
         picked(GPU, trainer="torch", device="cuda:2")
-    with pytest.raises(ConfigError, match=r"'cuda' is not there: this machine has 4 CPU cores and mps. Take 'mps' or"):
+    with pytest.raises(
+        ConfigError, match=r"'cuda' is not available: this machine has 4 CPU cores and mps. Use 'mps' or"
+    ):
         picked(MAC, trainer="torch", device="cuda")
 
 
@@ -97,7 +99,7 @@ def test_a_gpu_is_no_place_for_onnxruntime() -> None:
         ({"trainer": "torch", "engine": "batched", "device": "cpu"}, BatchedEngine),
     ],
 )
-def test_the_engine_that_was_picked_is_made(asked: dict[str, Any], kind: type) -> None:
+def test_picked_engine_is_created(asked: dict[str, Any], kind: type) -> None:
     engine, why = choose(shards(), network=net(), **asked)
     try:
         assert type(engine) is kind
@@ -106,27 +108,27 @@ def test_the_engine_that_was_picked_is_made(asked: dict[str, Any], kind: type) -
         engine.close()
 
 
-def test_the_size_of_the_model_is_that_of_its_module() -> None:
+def test_model_size_is_read_from_its_module() -> None:
     assert net().size == compiled().kit.model.size
-    assert "235 numbers" in choose(shards(), trainer="torch", device="cpu", network=net())[1]
+    assert "235 parameters" in choose(shards(), trainer="torch", device="cpu", network=net())[1]
 
 
 def test_torch_without_a_module_is_refused() -> None:
-    with pytest.raises(ConfigError, match="takes the torch module"):
+    with pytest.raises(ConfigError, match="needs the torch module"):
         choose(shards(), trainer="torch", device="cpu")
 
 
-def test_this_machine_has_a_core() -> None:
+def test_machine_has_at_least_one_core() -> None:
     assert hardware(gpus=False).cores >= 1
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "mps"])
-def test_settings_take_the_names_of_torch(device: str) -> None:
+def test_settings_accept_torch_device_names(device: str) -> None:
     text = f'[simulation]\ntrainer = "torch"\ndevice = "{device}"\n'
     assert read_simulation(text, "a test").fleet.device == device
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:one", "cpu:1", "", "cuda:1;"])
-def test_settings_refuse_others(device: str) -> None:
-    with pytest.raises(ConfigError, match=r"it may be auto, cpu, cuda, one of several \(cuda:1\) or mps"):
+def test_settings_refuse_other_device_names(device: str) -> None:
+    with pytest.raises(ConfigError, match=r"use auto, cpu, cuda, one of several \(cuda:1\) or mps"):
         read_simulation(f'[simulation]\ndevice = "{device}"\n', "a test")

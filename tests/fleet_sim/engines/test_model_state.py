@@ -1,4 +1,4 @@
-"""Models with state (BatchNorm) in every engine: the bits of a device where it runs its graphs, near it with torch."""
+"""Models with state (BatchNorm) in every engine: the device's bits with its graphs, close results with torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet_sim.engines.torch_graphs import TorchEngine, TorchGraphs
 from fleet_sim.engines.untrained import UntrainedEngine
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.model.vectors import decode
-from sojourn.node.machine import Did
+from sojourn.node.machine import WorkDone
 from sojourn.parts import Elmy, Sam
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.edge_agent.training.kits import MEAN, STD, compiled_with_state, network_with_state, visit_for
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fleet_sim.engines import Engine
 
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
-"""Of which the last has one sample, and the second one left over for its last batch."""
+"""The last device has one sample, and the second one left over for its last batch."""
 KINDS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9, "weight_decay": 0.01},
     "sam": {"objective": Sam(rho=0.3)},
@@ -36,7 +36,7 @@ def net() -> Network:
 
 
 def ends(engine: Engine, kind: str) -> list[Any]:
-    """The models with which the same visit ends at several devices, all started at once."""
+    """Return the models with which the same visit ends at several devices, all started at once."""
     futures = []
     for number, device in enumerate(DEVICES):
         blobs = MemoryBlobs()
@@ -44,7 +44,7 @@ def ends(engine: Engine, kind: str) -> list[Any]:
         futures.append(engine.start(device, f"visit {number}", work, blobs))
     found = []
     for outcome in (future.result() for future in futures):
-        assert isinstance(outcome.event, Did), outcome.event
+        assert isinstance(outcome.event, WorkDone), outcome.event
         ref = outcome.event.outcome.vectors["model"]
         found.append(decode(outcome.blobs[ref.digest], ref.encoding, compiled_with_state().kit.model))
     return found
@@ -52,12 +52,12 @@ def ends(engine: Engine, kind: str) -> list[Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("make", [TorchEngine, BatchedEngine])
-def test_with_torch_it_ends_near_the_devices_own_trainer(make: Any, kind: str) -> None:
+def test_torch_result_is_close_to_the_device_trainer(make: Any, kind: str) -> None:
     for ours, theirs in zip(ends(make(shards(), net()), kind), ends(SerialEngine(shards()), kind), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
-def test_processes_give_the_same_bits() -> None:
+def test_process_pool_gives_the_same_bits() -> None:
     pool = ProcessPoolEngine(shards(), 2)
     try:
         ours = ends(pool, "sgd")
@@ -66,7 +66,7 @@ def test_processes_give_the_same_bits() -> None:
     assert [each.tobytes() for each in ours] == [each.tobytes() for each in ends(SerialEngine(shards()), "sgd")]
 
 
-def test_torch_is_checked_by_the_probe_and_never_cuts_a_batch() -> None:
+def test_torch_passes_the_probe_and_never_splits_a_batch() -> None:
     graphs = TorchGraphs(compiled_with_state().kit, net())
     assert check_probe(compiled_with_state().kit, graphs) is None
     assert not graphs._adds_up
@@ -76,12 +76,12 @@ def test_torch_is_checked_by_the_probe_and_never_cuts_a_batch() -> None:
     assert graphs.loss_and_gradient(vector, x, y)[0] == pytest.approx(loss, rel=1e-5)
 
 
-def test_a_plan_leaves_the_state_as_it_is() -> None:
+def test_untrained_engine_keeps_the_state() -> None:
     blobs, made = MemoryBlobs(), compiled_with_state()
     work = visit_for(blobs, model=made)
     outcome = UntrainedEngine(shards()).start("dev-0", "key", work, blobs).result()
-    assert isinstance(outcome.event, Did)
+    assert isinstance(outcome.event, WorkDone)
     ref = outcome.event.outcome.vectors["model"]
     model = decode(outcome.blobs[ref.digest], "float32", made.kit.model)
-    assert np.array_equal(model[made.kit.model.learnt :], made.initial[made.kit.model.learnt :])
+    assert np.array_equal(model[made.kit.model.learned :], made.initial[made.kit.model.learned :])
     assert not np.array_equal(model, made.initial)

@@ -1,4 +1,4 @@
-"""The process pool: the serial engine's bits from several processes, of which each may die."""
+"""The process pool: the serial engine's bits from several processes, each of which may die."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from fleet_sim.engines import ProcessPoolEngine, SerialEngine, placed_blobs, process_pool
-from fleet_sim.engines.arena import PAGE, slot_of
-from fleet_sim.engines.placed_blobs import PlacedBlobs
+from fleet_sim.engines import ProcessPoolEngine, SerialEngine, process_pool, shared_memory
+from fleet_sim.engines.shared_memory import PAGE, PlacedBlobs, slot_of
 from fleet_sim.engines.visit_queue import VisitQueue
-from sojourn.node.machine import Did, DidNot
+from sojourn.node.machine import WorkDone, WorkFailed
 from sojourn.store.blobs import digest_of
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import (
@@ -39,7 +38,7 @@ from tests.waiting import LIMIT, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fleet_sim.engines.arena import Slot
+    from fleet_sim.engines.shared_memory import Slot
 
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 
@@ -52,16 +51,16 @@ def engine() -> Iterator[ProcessPoolEngine]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_pool_gives_the_bits_of_the_serial_engine(engine: ProcessPoolEngine, kind: str) -> None:
+def test_pool_gives_the_bits_of_the_serial_engine(engine: ProcessPoolEngine, kind: str) -> None:
     for ours, theirs in zip(train(engine, kind, DEVICES), train(SerialEngine(shards()), kind, DEVICES), strict=True):
         assert_same(ours, theirs)
 
 
-def test_warming_and_devices_without_data(engine: ProcessPoolEngine) -> None:
+def test_warm_up_works_and_devices_without_data_are_refused(engine: ProcessPoolEngine) -> None:
     assert_warms_and_refuses(engine)
 
 
-def test_what_is_gone_fails_its_visit_and_no_other(engine: ProcessPoolEngine) -> None:
+def test_missing_blob_fails_only_its_own_visit(engine: ProcessPoolEngine) -> None:
     blobs = MemoryBlobs()
     work = visit("sgd", blobs)
     kept = MemoryBlobs()
@@ -69,12 +68,12 @@ def test_what_is_gone_fails_its_visit_and_no_other(engine: ProcessPoolEngine) ->
     train(engine, "sgd")
     before = engine.processes
     gone = [engine.start("dev-0", "a", work, kept), engine.start("dev-0", "b", work, MemoryBlobs())]
-    assert all(isinstance(future.result().event, DidNot) for future in gone)
-    assert isinstance(engine.start("dev-0", "c", work, blobs).result().event, Did)
+    assert all(isinstance(future.result().event, WorkFailed) for future in gone)
+    assert isinstance(engine.start("dev-0", "c", work, blobs).result().event, WorkDone)
     assert set(before) <= set(engine.processes)  # the other one may have started only now
 
 
-def test_blobs_are_written_once_for_all_workers_until_others_take_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blobs_are_written_once_for_all_workers_until_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write = PlacedBlobs._written
 
@@ -89,16 +88,16 @@ def test_blobs_are_written_once_for_all_workers_until_others_take_their_room(mon
         assert len(written) == 3  # kit, model, memory
         train(engine, "dyn", ("dev-0", "dev-1", "dev-2"))
         assert len(written) == 5  # the memories of the others
-        monkeypatch.setattr(placed_blobs, "KEPT", 0)
+        monkeypatch.setattr(shared_memory, "KEPT", 0)
         train(engine, "sgd")
-        assert len(written) == 6  # the model: it went when the kit was used
+        assert len(written) == 6  # the model, which was dropped when the kit was used
         assert_same(train(engine, "dyn")[0], first)
         assert len(written) == 9
     finally:
         engine.close()
 
 
-def test_a_worker_that_is_killed_fails_its_visit_and_is_replaced() -> None:
+def test_killed_worker_fails_its_visit_and_is_replaced() -> None:
     engine = ProcessPoolEngine(shards(), 1)
     try:
         train(engine, "sgd")
@@ -108,7 +107,7 @@ def test_a_worker_that_is_killed_fails_its_visit_and_is_replaced() -> None:
         waiting = engine.start("dev-1", "short", visit("sgd", blobs, 12), blobs)
         wait_until(under_way.running, "a visit that is under way")
         os.kill(before, signal.SIGKILL)
-        assert under_way.result().event == DidNot("long", "failed", "the worker that trained it died (-9)")
+        assert under_way.result().event == WorkFailed("long", "failed", "the worker that trained it died (-9)")
         assert_same(result(waiting.result()), train(SerialEngine(shards()), "sgd", ("dev-0", "dev-1"))[1])
         assert engine.processes != [before]
         assert has_ended(before)
@@ -116,11 +115,9 @@ def test_a_worker_that_is_killed_fails_its_visit_and_is_replaced() -> None:
         engine.close()
 
 
-def test_brief_visits_gather_until_a_result_is_asked_for_and_are_dealt_out_evenly(
-    engine: ProcessPoolEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(engine, "prox")  # from now on it is known how long such a visit takes
-    monkeypatch.setattr(process_pool, "BRIEF", 60.0)
+def test_brief_visits_are_grouped_and_shared_evenly(engine: ProcessPoolEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(engine, "prox")  # from now on the duration of such visits is known
+    monkeypatch.setattr(process_pool, "BRIEF_SECONDS", 60.0)
     blobs, before = MemoryBlobs(), replace(engine.spent)
     futures = [engine.start(device, device, visit("prox", blobs, 11 + at), blobs) for at, device in enumerate(DEVICES)]
     assert len(engine._queue._gathering) == 4
@@ -133,24 +130,24 @@ def test_brief_visits_gather_until_a_result_is_asked_for_and_are_dealt_out_evenl
     assert engine.spent.waiting > before.waiting
 
 
-def test_enough_brief_visits_go_at_once(engine: ProcessPoolEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enough_brief_visits_start_at_once(engine: ProcessPoolEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     train(engine, "prox")
-    monkeypatch.setattr(process_pool, "BRIEF", 60.0)
+    monkeypatch.setattr(process_pool, "BRIEF_SECONDS", 60.0)
     blobs = MemoryBlobs()
     work = visit("prox", blobs)
-    futures = [engine.start("dev-0", str(at), work, blobs) for at in range(2 * process_pool.TOGETHER)]
+    futures = [engine.start("dev-0", str(at), work, blobs) for at in range(2 * process_pool.MAX_GROUP)]
     assert engine._queue._gathering == []
     digests = {future.result().event.outcome.vectors["model"].digest for future in futures}  # type: ignore[union-attr]
     assert len(digests) == 1
 
 
-def test_visits_whose_worker_is_killed_are_tried_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visits_of_a_killed_worker_are_retried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, blobs = ProcessPoolEngine(shards(), 1), MemoryBlobs()
     try:
         train(engine, "sgd")
-        monkeypatch.setattr(process_pool, "BRIEF", 60.0)
+        monkeypatch.setattr(process_pool, "BRIEF_SECONDS", 60.0)
         (before,) = engine.processes
-        os.kill(before, signal.SIGSTOP)  # so that they are under way when it dies
+        os.kill(before, signal.SIGSTOP)  # so that they are running when it dies
         futures = [
             engine.start(device, device, visit("sgd", blobs, 11 + at), blobs) for at, device in enumerate(DEVICES)
         ]
@@ -166,11 +163,11 @@ def test_visits_whose_worker_is_killed_are_tried_again_alone(monkeypatch: pytest
         engine.close()
 
 
-def test_results_lie_where_the_worker_wrote_them_and_make_room_when_nobody_looks(
+def test_results_stay_in_the_arena_until_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(process_pool, "SMALL", 0)
-    monkeypatch.setattr(placed_blobs, "KEPT", 0)
+    monkeypatch.setattr(shared_memory, "KEPT", 0)
     engine = ProcessPoolEngine(shards(), 1)
     try:
         (expected,) = train(SerialEngine(shards()), "dyn")
@@ -188,20 +185,20 @@ def test_results_lie_where_the_worker_wrote_them_and_make_room_when_nobody_looks
         del outcome, views, content
         assert engine._arena.used == 2 * PAGE  # the store has them
         store.sweep(set())
-        # The thread that set the result holds it, too, until it waits for the next visit.
+        # The thread that set the result also references it, until it waits for the next visit.
         wait_until(lambda: engine._arena.used == 0, "an arena that is empty again", lambda: engine._arena.used)
     finally:
         engine.close()
 
 
-def test_a_result_is_the_start_of_the_next_visit_without_being_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_starts_the_next_visit_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_pool, "SMALL", 0)
     engine, blobs = ProcessPoolEngine(shards(), 1), MemoryBlobs()
     try:
         train(engine, "sgd")
         work = visit("sgd", blobs)
         first = engine.start("dev-0", "a", work, blobs).result()
-        assert isinstance(first.event, Did)
+        assert isinstance(first.event, WorkDone)
         for digest, content in first.blobs.items():
             blobs.put(content, digest)
         monkeypatch.setattr(PlacedBlobs, "_written", lambda *_: pytest.fail("it is there already"))
@@ -213,9 +210,9 @@ def test_a_result_is_the_start_of_the_next_visit_without_being_written_again(mon
         engine.close()
 
 
-def test_with_a_full_arena_blobs_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blobs_are_sent_when_the_arena_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_pool, "SMALL", 0)
-    monkeypatch.setattr(process_pool, "most_bytes", lambda: 1)
+    monkeypatch.setattr(process_pool, "arena_limit", lambda: 1)
     engine = ProcessPoolEngine(shards(), 1)
     try:
         for _ in range(2):
@@ -224,7 +221,7 @@ def test_with_a_full_arena_blobs_are_sent(monkeypatch: pytest.MonkeyPatch) -> No
         engine.close()
 
 
-def test_closing_ends_processes_and_all_that_waits() -> None:
+def test_closing_ends_processes_and_waiting_visits() -> None:
     engine = ProcessPoolEngine(shards(), 2)
     descriptor = engine._data.descriptor
     assert engine.processes == []  # none before there is work
@@ -233,22 +230,22 @@ def test_closing_ends_processes_and_all_that_waits() -> None:
     wait_until(lambda: len(engine.processes) == 2, "two workers")
     processes = engine.processes
     engine.close()
-    assert [isinstance(future.result().event, DidNot) for future in futures[:2]] == [True, True]
+    assert [isinstance(future.result().event, WorkFailed) for future in futures[:2]] == [True, True]
     assert [future.cancelled() for future in futures[2:]] == [True, True]
     assert all(map(has_ended, processes))
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
-    engine.close()  # once more does no harm
+    engine.close()  # closing twice does no harm
 
 
 class TakenQueue(SimpleQueue[Any]):
-    """A queue whose last visit another thread takes just after a look whether there is one."""
+    """A queue whose last visit another thread takes right after a check for it."""
 
     def empty(self) -> bool:
         return False
 
 
-def test_closing_does_not_wait_for_a_visit_that_is_taken_meanwhile() -> None:
+def test_closing_does_not_wait_for_a_visit_being_taken() -> None:
     queue = VisitQueue(1, 1)
     queue._waiting = TakenQueue()
     closing = threading.Thread(target=queue.close, args=([],), daemon=True)
@@ -257,7 +254,7 @@ def test_closing_does_not_wait_for_a_visit_that_is_taken_meanwhile() -> None:
     assert not closing.is_alive()
 
 
-def test_a_worker_that_cannot_be_started_fails_its_visit_until_one_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstartable_worker_fails_visits_until_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, blobs, started = ProcessPoolEngine(shards(), 1), MemoryBlobs(), process_pool._Worker
 
     def refused(*_: object) -> process_pool._Worker:
@@ -266,14 +263,14 @@ def test_a_worker_that_cannot_be_started_fails_its_visit_until_one_can(monkeypat
     try:
         monkeypatch.setattr(process_pool, "_Worker", refused)
         event = engine.start("dev-0", "a", visit("sgd", blobs), blobs).result().event
-        assert event == DidNot("a", "failed", "no worker can be started: no more processes")
+        assert event == WorkFailed("a", "failed", "no worker can be started: no more processes")
         monkeypatch.setattr(process_pool, "_Worker", started)
-        assert isinstance(engine.start("dev-0", "b", visit("sgd", blobs), blobs).result().event, Did)
+        assert isinstance(engine.start("dev-0", "b", visit("sgd", blobs), blobs).result().event, WorkDone)
     finally:
         engine.close()
 
 
-def test_workers_end_with_a_process_that_crashes() -> None:
+def test_workers_end_when_the_parent_crashes() -> None:
     script = (
         "import os, sys; from tests.fleet_sim.engines.shares import shards\n"
         "from fleet_sim.engines import ProcessPoolEngine\n"
@@ -288,7 +285,7 @@ def test_workers_end_with_a_process_that_crashes() -> None:
     wait_until(lambda: all(map(has_ended, processes)), "the end of all workers")
 
 
-def test_the_shared_data_set_is_the_same_and_cannot_be_written(engine: ProcessPoolEngine) -> None:
+def test_shared_data_set_is_equal_and_read_only(engine: ProcessPoolEngine) -> None:
     np.testing.assert_array_equal(engine.shards.x, shards().x)
     np.testing.assert_array_equal(engine.shards.y, shards().y)
     assert engine.shards.x.dtype == np.uint8

@@ -1,4 +1,4 @@
-"""Ray's actors on the nodes of a real cluster on this machine: the serial engine's bits, and what may die."""
+"""Ray actors on the nodes of a real cluster on this machine: the serial engine's bits, and failures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import pytest
 from fleet_sim.engines import SerialEngine, choose, ray_cluster, ray_engine, visit_queue
 from fleet_sim.engines.choosing import Hardware, pick
 from fleet_sim.engines.ray_engine import RayEngine
-from fleet_sim.engines.ray_visit_trainer import RayVisitTrainer, versions
+from fleet_sim.engines.ray_worker import RayVisitTrainer, versions
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError, MachineError
-from sojourn.node.machine import Did, DidNot
+from sojourn.node.machine import WorkDone, WorkFailed
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import (
     KINDS,
@@ -55,14 +55,14 @@ LEAN: dict[str, Any] = {
     "timeout_ms_task_wait_for_death_info": int(LIMIT * 1000),
     "memory_monitor_refresh_ms": 0,
 }
-"""Processes start for actors only, and a node that is dead is found to be so in two seconds instead of fifteen.
+"""Processes start only for actors, and dead nodes are detected in two seconds instead of fifteen.
 
-A node that is only slow to answer is not dead: the connection to one that is dead is refused at once. Nor is an actor
-called unavailable because the cluster takes more than a second to find out that it has died; and none is ended because
+A node that is only slow is not considered dead: the connection to a dead one is refused at once. An actor is not
+reported as unavailable because the cluster needs more than a second to detect its death, and none is killed because
 other programs have filled the machine's memory.
 """
 START = {"RAY_gcs_server_port_wait_time_s": f"{LIMIT:.0f}", "RAY_memory_monitor_refresh_ms": "0"}
-"""What Ray reads before there is a cluster that could say it."""
+"""Settings that Ray reads before a cluster exists."""
 SLOW_CLOCK = f"""
 import time, types
 from ray._private import node
@@ -88,8 +88,8 @@ alpha = 0.5
 def cluster() -> Iterator[Any]:
     """Two nodes of one CPU each, on the loopback interface.
 
-    RAY_TMPDIR and not `temp_dir`: Ray makes only the folder that it was told, and writes its address file into the
-    one that the environment names, which need not exist.
+    RAY_TMPDIR instead of `temp_dir`: Ray creates only the folder it is given, but writes its address file into the one
+    that the environment names, which need not exist.
     """
     before = dict(os.environ)
     ray = ray_cluster._ray(local=True)
@@ -101,8 +101,8 @@ def cluster() -> Iterator[Any]:
     made = Cluster()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ray_engine, "PATIENCE", LIMIT)
-            patch.setattr(ray_cluster, "KNOCK", LIMIT)
+            patch.setattr(ray_engine, "START_TIMEOUT", LIMIT)
+            patch.setattr(ray_cluster, "CONNECT_TIMEOUT", LIMIT)
             made.add_node(**NODE, include_dashboard=False, _system_config=dict(LEAN))
             made.add_node(**NODE)
             yield made
@@ -116,7 +116,9 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def engine(cluster: Any) -> Iterator[RayEngine]:
-    """One for the tests that need no other: its actors hold all CPUs until the last of these tests closes it."""
+    """An engine for the tests that need no special one: its actors hold all CPUs until the last of these tests closes
+    it.
+    """
     engine = RayEngine(shards(), 1, address=cluster.address)
     yield engine
     engine.close()
@@ -124,16 +126,16 @@ def engine(cluster: Any) -> Iterator[RayEngine]:
 
 @pytest.fixture(scope="module")
 def alone(cluster: Any) -> Iterator[RayEngine]:
-    """One with a single actor, for the two tests that need no more; the second of them closes it."""
+    """An engine with a single actor for two tests; the second of them closes it."""
     engine = RayEngine(shards(), 1, workers=1, address=cluster.address)
     yield engine
     engine.close()
 
 
 def idle_actor(about: Any) -> type:
-    """A class whose actors only say what they are: none of our code is loaded for them, so they start quickly.
+    """Return a class whose actors only describe themselves: they load no project code, so they start quickly.
 
-    It is made here, so that Ray sends it as it is instead of importing this file.
+    It is created here so that Ray sends its code instead of importing this file.
     """
 
     class Idle:
@@ -146,7 +148,7 @@ def idle_actor(about: Any) -> type:
 
 
 def of_actors(engine: RayEngine, what: str) -> list[Any]:
-    """Where the actors are: `node_id` or `pid`."""
+    """Return a property of the actors: `node_id` or `pid`."""
     import ray
 
     call = {"node_id": lambda _: ray.get_runtime_context().get_node_id(), "pid": lambda _: os.getpid()}[what]
@@ -161,7 +163,7 @@ def connected() -> bool:
 
 
 def started(engine: RayEngine, number: int) -> list[Any]:
-    """`number` visits that do not end by themselves, all under way."""
+    """Start `number` visits that do not end by themselves."""
     blobs = MemoryBlobs()
     futures = [engine.start("dev-0", f"long {each}", long_visit(blobs), blobs) for each in range(number)]
     wait_until(lambda: all(future.running() for future in futures), f"{number} visits that are under way")
@@ -169,7 +171,7 @@ def started(engine: RayEngine, number: int) -> list[Any]:
 
 
 def is_dead(actor: Any) -> bool:
-    """Whether the cluster knows that an actor has ended: `ray.kill` returns before it does."""
+    """Return whether the cluster knows that an actor has ended: `ray.kill` returns earlier."""
     import ray
 
     try:
@@ -188,22 +190,22 @@ def test_two_nodes_give_the_bits_of_the_serial_engine(engine: RayEngine) -> None
             assert_same(ours, theirs)
 
 
-def test_warming_devices_without_data_and_blobs_that_are_gone(engine: RayEngine) -> None:
+def test_warm_up_empty_devices_and_missing_blobs(engine: RayEngine) -> None:
     assert_warms_and_refuses(engine)
     blobs = MemoryBlobs()
     work = visit("sgd", blobs)
     gone = engine.start("dev-0", "c", visit("dyn", blobs, 99), MemoryBlobs()).result()
-    assert isinstance(gone.event, DidNot)
-    assert isinstance(engine.start("dev-0", "d", work, blobs).result().event, Did)
+    assert isinstance(gone.event, WorkFailed)
+    assert isinstance(engine.start("dev-0", "d", work, blobs).result().event, WorkDone)
 
 
-def test_an_actor_that_is_killed_fails_its_visit_and_is_replaced(engine: RayEngine) -> None:
+def test_killed_actor_fails_its_visit_and_is_replaced(engine: RayEngine) -> None:
     before = of_actors(engine, "pid")
     futures = started(engine, 2)
     for process in before:
         os.kill(process, signal.SIGKILL)
     for number, future in enumerate(futures):
-        assert future.result().event == DidNot(
+        assert future.result().event == WorkFailed(
             f"long {number}", "failed", "the actor that trained it died (ActorDiedError)"
         )
     blobs = MemoryBlobs()
@@ -212,21 +214,19 @@ def test_an_actor_that_is_killed_fails_its_visit_and_is_replaced(engine: RayEngi
     assert set(of_actors(engine, "pid")).isdisjoint(before)
 
 
-def test_both_nodes_train_at_once_until_the_engine_is_closed(engine: RayEngine) -> None:
+def test_both_nodes_train_in_parallel_until_closed(engine: RayEngine) -> None:
     # Neither visit ends, so the two are on two actors, and those are on two nodes.
     first, second = started(engine, 2)
     blobs = MemoryBlobs()
     third = engine.start("dev-1", "third", visit("sgd", blobs), blobs)
     assert (first.running(), second.running(), third.running()) == (True, True, False)
     engine.close()
-    assert [isinstance(future.result().event, DidNot) for future in (first, second)] == [True, True]
+    assert [isinstance(future.result().event, WorkFailed) for future in (first, second)] == [True, True]
     assert third.cancelled()
     assert not connected()
 
 
-def test_blobs_that_an_actor_has_are_not_sent_again_until_it_lets_them_go(
-    alone: RayEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blobs_known_to_an_actor_are_not_sent_again(alone: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     refs = ray_engine._StoredBlobs.refs
 
@@ -244,25 +244,25 @@ def test_blobs_that_an_actor_has_are_not_sent_again_until_it_lets_them_go(
     assert sent[2:] == [0, 1]  # the memory
 
 
-def test_while_nobody_can_train_visits_fail(alone: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visits_fail_while_no_actor_can_start(alone: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     (thread,) = alone._threads
     nowhere = ray.remote(num_cpus=1, resources={"nowhere": 1})(RayVisitTrainer)
-    monkeypatch.setattr(ray_engine, "PATIENCE", 0.5)
+    monkeypatch.setattr(ray_engine, "START_TIMEOUT", 0.5)
     thread._make = lambda: ray_engine._Actor(ray, nowhere.remote((0, 0), ()), thread._actor._stored)
     thread._actor.kill()
     wait_until(lambda: is_dead(thread._actor._actor), "the death of the actor")
     blobs = MemoryBlobs()
     futures = [alone.start("dev-0", str(each), visit("sgd", blobs), blobs) for each in range(2)]
     first, second = (future.result().event for future in futures)
-    assert first == DidNot("0", "failed", "the actor that trained it died (ActorDiedError)")
-    why = "no actor can be started: no CPU of Ray's cluster was free for 0.5 s"
-    assert second == DidNot("1", "failed", why)
+    assert first == WorkFailed("0", "failed", "the actor that trained it died (ActorDiedError)")
+    why = "no actor can be started: no CPU of the Ray cluster was free for 0.5 s"
+    assert second == WorkFailed("1", "failed", why)
     alone.close()
 
 
-def test_a_simulation_on_the_cluster_ends_with_the_model_of_a_serial_one(cluster: Any, tmp_path: Path) -> None:
+def test_cluster_simulation_equals_the_serial_one(cluster: Any, tmp_path: Path) -> None:
     models = {}
     for name, how in {"serial": {}, "ray": {"simulation.ray": cluster.address, "simulation.workers": 1}}.items():
         simulation = read_simulation(TEXT, "a test", {"simulation.engine": name, **how})
@@ -273,14 +273,14 @@ def test_a_simulation_on_the_cluster_ends_with_the_model_of_a_serial_one(cluster
         finally:
             running.close()
         models[name] = [report.accuracy for report in last.history], running.fleet.job(running.name).vectors["model"]
-        assert running.why.startswith(f"{name}, as asked for")
+        assert running.why.startswith(f"{name}, as configured")
     assert len(models["ray"][0]) == 2
     assert models["ray"] == models["serial"]
 
 
 CUSTOM = """
 import msgspec
-from edge_agent.objectives import Plain
+from edge_agent.training.objectives import Plain
 
 
 class Halved(msgspec.Struct):
@@ -320,17 +320,17 @@ def test_actors_find_a_custom_objective_in_the_working_folder(
     assert models["ray"] != models["plain"]
 
 
-def test_a_machine_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = versions()
     theirs = ours | {"onnxruntime": "1.0.0"}
     monkeypatch.setattr(ray_engine, "RayVisitTrainer", idle_actor(lambda: ("elsewhere", theirs)))
-    words = rf"'elsewhere' of Ray's cluster has onnxruntime 1.0.0 \({ours['onnxruntime']} here\): install the same"
+    words = rf"'elsewhere' of the Ray cluster has onnxruntime 1.0.0 \({ours['onnxruntime']} here\): install the same"
     with pytest.raises(MachineError, match=words):
         RayEngine(shards(), 1, workers=1, address=cluster.address)
     assert not connected()
 
 
-def test_a_machine_without_sojourn_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_sojourn_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Any:
         raise ModuleNotFoundError("No module named 'sojourn'")
 
@@ -341,31 +341,31 @@ def test_a_machine_without_sojourn_is_refused(cluster: Any, monkeypatch: pytest.
 
 @pytest.fixture
 def others(cluster: Any) -> Iterator[Any]:
-    """Makes actors of somebody else, who is connected already, and waits for them."""
+    """Create actors of another, already connected program, and wait for them."""
     import ray
 
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield lambda: ray.remote(num_cpus=1)(idle_actor(lambda: "somebody else")).remote((0, 0), ())
+    yield lambda: ray.remote(num_cpus=1)(idle_actor(lambda: "another program")).remote((0, 0), ())
     ray.shutdown()
 
 
-def test_without_a_free_cpu_there_is_an_error_and_actors_join_when_there_is_one(
+def test_missing_free_cpu_is_an_error_and_actors_join_later(
     others: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import ray
 
     first, second = others(), others()
     ray.get([first.about.remote(), second.about.remote()])
-    monkeypatch.setattr(ray_engine, "PATIENCE", 1.0)
-    with pytest.raises(MachineError, match="of the 2 CPUs of Ray's cluster none was free for 1 s"):
+    monkeypatch.setattr(ray_engine, "START_TIMEOUT", 1.0)
+    with pytest.raises(MachineError, match="none of the 2 CPUs of the Ray cluster was free for 1 s"):
         RayEngine(shards(), 1)
-    assert connected()  # the connection was somebody's
-    monkeypatch.setattr(ray_engine, "PATIENCE", LIMIT)
+    assert connected()  # the connection belonged to another program
+    monkeypatch.setattr(ray_engine, "START_TIMEOUT", LIMIT)
     ray.kill(first)
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 1, "a free CPU", ray.available_resources)
     engine = RayEngine(shards(), 1)
     try:
-        assert "1 of 2 actors are there" in caplog.text
+        assert "1 of 2 actors have started" in caplog.text
         (long,) = started(engine, 1)
         ray.kill(second)
         assert_same(train(engine, "sgd")[0], train(SerialEngine(shards()), "sgd")[0])
@@ -374,7 +374,7 @@ def test_without_a_free_cpu_there_is_an_error_and_actors_join_when_there_is_one(
         engine.close()
 
 
-def test_a_node_that_dies_fails_its_visit_and_the_other_goes_on(cluster: Any) -> None:
+def test_dead_node_fails_its_visit_and_the_other_continues(cluster: Any) -> None:
     engine = RayEngine(shards(), 1, address=cluster.address)
     try:
         futures = started(engine, 2)
@@ -383,7 +383,7 @@ def test_a_node_that_dies_fails_its_visit_and_the_other_goes_on(cluster: Any) ->
         wait_until(lambda: any(future.done() for future in futures), "the end of a visit on the node that died")
         (fallen,) = (future for future in futures if future.done())
         event = fallen.result().event
-        assert isinstance(event, DidNot)
+        assert isinstance(event, WorkFailed)
         assert event.reason == "failed"
         assert "the actor that trained it died" in event.detail
         cluster.add_node(**NODE)
@@ -392,16 +392,16 @@ def test_a_node_that_dies_fails_its_visit_and_the_other_goes_on(cluster: Any) ->
         engine.close()
 
 
-def test_a_wrong_address_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "KNOCK", 0.5)
+def test_wrong_address_is_reported_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "CONNECT_TIMEOUT", 0.5)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(MachineError, match=f"no cluster of Ray answers at {nobody}: .*refused"):
-            ray_cluster.join(nobody, 1, 0)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(MachineError, match=f"no Ray cluster answers at {address}: .*refused"):
+            ray_cluster.join(address, 1, 0)
         silent.listen()
-        with pytest.raises(MachineError, match=f"no cluster of Ray answers at {nobody}: timed out"):
-            ray_cluster.join(nobody, 1, 0)
+        with pytest.raises(MachineError, match=f"no Ray cluster answers at {address}: timed out"):
+            ray_cluster.join(address, 1, 0)
     for wrong in ("somewhere", "127.0.0.1:", "127.0.0.1:x"):
         with pytest.raises(ConfigError, match="write host:port"):
             ray_cluster.join(wrong, 1, 0)
@@ -413,7 +413,7 @@ def test_a_wrong_address_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
             ray_cluster.join(unsaid, 1, 0)
 
 
-def test_who_listens_but_is_not_ray_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listener_that_is_not_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -421,14 +421,14 @@ def test_who_listens_but_is_not_ray_is_told_apart(monkeypatch: pytest.MonkeyPatc
                 caller.recv(64)
                 caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        monkeypatch.setattr(ray_cluster, "KNOCK", LIMIT)
+        monkeypatch.setattr(ray_cluster, "CONNECT_TIMEOUT", LIMIT)
         threading.Thread(target=answer, daemon=True).start()
         place = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(MachineError, match=f"what listens at {place} is not a cluster of Ray"):
+        with pytest.raises(MachineError, match=f"the server at {place} is not a Ray cluster"):
             ray_cluster.join(place, 1, 0)
 
 
-def test_ray_is_picked_where_the_settings_say_so_and_never_because_of_the_environment() -> None:
+def test_ray_is_picked_by_settings_and_not_by_environment() -> None:
     plain: dict[str, Any] = {"engine": "auto", "trainer": "onnx", "device": "auto", "workers": 0, "size": 10}
     has = Hardware(4, cluster="10.0.0.1:6379")
     made = pick(**plain, has=has)
@@ -442,29 +442,27 @@ def test_ray_is_picked_where_the_settings_say_so_and_never_because_of_the_enviro
             pick(**plain | asked | {"trainer": "torch"}, has=has, ray="auto")
 
 
-def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_package_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MachineError, match=r"needs ray, which is not installed: pip install 'sojourn\[ray\]'"):
+    with pytest.raises(MachineError, match=r"needs ray, which is not installed: install .* pip install '\.\[ray\]'"):
         choose(shards(), engine="ray")
 
 
-def test_a_folder_of_ones_own_is_made_and_one_that_cannot_be_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_folder_is_created_and_unusable_one_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "not" / "there" / "yet"))
-    assert Path(ray_cluster._own_folder()).parent == tmp_path / "not" / "there" / "yet"
+    assert Path(ray_cluster._local_folder()).parent == tmp_path / "not" / "there" / "yet"
     (tmp_path / "file").touch()
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "file"))
-    with pytest.raises(MachineError, match=r"Ray cannot keep its files in '.*file': .* name another folder in RAY_TM"):
-        ray_cluster._own_folder()
+    with pytest.raises(MachineError, match=r"Ray cannot write to '.*file': .* set RAY_TM"):
+        ray_cluster._local_folder()
 
 
-def test_a_cluster_of_its_own_keeps_to_this_machine_and_ends_with_its_run() -> None:
+def test_local_cluster_stays_on_loopback_and_ends_with_its_run() -> None:
     script = f"""
 import contextlib, os, psutil
 from fleet_sim.engines import choose, ray_cluster, ray_engine
 from tests.fleet_sim.engines.shares import shards, train
-ray_engine.PATIENCE = {LIMIT}
+ray_engine.START_TIMEOUT = {LIMIT}
 ray_cluster._ray(local=True)
 {SLOW_CLOCK}
 engine, why = choose(shards(), engine="ray", workers=1)
@@ -485,13 +483,13 @@ print(why, *sorted(listening), os.path.exists(folder), [each for each in left if
 """
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with tempfile.TemporaryDirectory(prefix="own-", dir="/tmp") as folder:
-        env["RAY_TMPDIR"] = f"{folder}/new"  # one that is not there yet
+        env["RAY_TMPDIR"] = f"{folder}/new"  # one that has not started yet
         env |= START
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT, env=env
         )
     why, *listening, folder, left = done.stdout.strip().split("|")
-    assert why == "ray, as asked for: 1 actor on a cluster on this machine"
+    assert why == "ray, as configured: 1 actor on a cluster on this machine"
     assert {place.removeprefix("::ffff:") for place in listening} == {"127.0.0.1"}
     assert (folder, left) == ("False", "[]")
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""Visits side by side give the bits of each alone: every objective, optimiser and estimator, shares of every size."""
+"""Visits trained together give the bits of each alone: every objective, optimiser, estimator and share size."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fleet_sim.engines import SerialEngine, side_by_side_graphs
+from fleet_sim.engines import SerialEngine
+from fleet_sim.engines import side_by_side as side_by_side_graphs
 from fleet_sim.engines.engine import brought
-from fleet_sim.engines.side_by_side import SideBySideTrainer, VisitHere
-from fleet_sim.engines.side_by_side_graphs import CHECKED, SideBySideGraphs, side_by_side
-from fleet_sim.engines.visit_trainer import VisitTrainer
-from sojourn.node.machine import DidNot
+from fleet_sim.engines.serial import VisitTrainer
+from fleet_sim.engines.side_by_side import CHECKED, LocalVisit, SideBySideGraphs, SideBySideTrainer, side_by_side
+from sojourn.node.machine import WorkFailed
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.edge_agent.training.kits import compiled
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.spec import Kit
 
 DEVICES = ("dev-2", "dev-0", "dev-3", "dev-1", "dev-0")
-"""8, 18, 1, 33 and again 18 samples: so five steps with all numbers of copies in between."""
+"""8, 18, 1, 33 and again 18 samples: five steps with all intermediate numbers of copies."""
 ALONE = {"elmy", "sizes", "class-counts"}
 
 
@@ -34,33 +34,33 @@ def together(
         work = visit(kind, blobs, 11 + at)
         for digest, data in brought(work, blobs).items():
             store.put(data, digest)
-        visits.append(VisitHere(shards(), device, f"visit {at}", work, blobs.read, store))
+        visits.append(LocalVisit(shards(), device, f"visit {at}", work, blobs.read, store))
     return (trainer or SideBySideTrainer(VisitTrainer())).train(visits)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_visit_gives_the_bits_that_it_gives_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side_graphs, "CHECKED", 0)  # so that the copies' own bits are looked at
+def test_each_visit_gives_the_same_bits_as_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side_graphs, "CHECKED", 0)  # so that the copies' own bits are tested
     outcomes, count = together(kind)
     assert count == (0 if kind in ALONE else len(DEVICES))
     for ours, theirs in zip(outcomes, train(SerialEngine(shards()), kind, DEVICES), strict=True):
         assert_same(result(ours), theirs)
 
 
-def test_a_visit_that_cannot_run_fails_alone() -> None:
+def test_visit_that_cannot_run_fails_alone() -> None:
     outcomes, count = together("sgd", ("dev-0", "none", "dev-1"))
     assert count == 2
     event = outcomes[1].event
-    assert isinstance(event, DidNot)
+    assert isinstance(event, WorkFailed)
     assert event.reason == "data"
     alone = train(SerialEngine(shards()), "sgd", ("dev-0", "dev-0", "dev-1"))
     assert_same(result(outcomes[0]), alone[0])
     assert_same(result(outcomes[2]), alone[2])
 
 
-def test_copies_that_give_other_bits_are_found_out_and_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_copies_with_different_bits_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def other_bits(kit: Kit, copies: int) -> bytes | None:
-        """A graph with another kit's normalisation, as if its kernels rounded otherwise."""
+        """A graph with another kit's normalisation, as if its kernels rounded differently."""
         made = side_by_side(kit, copies)
         assert made is not None
         return _with_changed_constant(made)
@@ -86,15 +86,15 @@ def _with_changed_constant(graph: bytes) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def test_a_graph_that_is_too_large_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side_graphs, "MOST_NODES", 10)
+def test_too_large_graph_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side_graphs, "MAX_NODES", 10)
     assert side_by_side(compiled().kit, 2) is None
     outcomes, _ = together("adam")
     for ours, theirs in zip(outcomes, train(SerialEngine(shards()), "adam", DEVICES), strict=True):
         assert_same(result(ours), theirs)
 
 
-def test_the_first_runs_are_compared_and_later_ones_are_not() -> None:
+def test_only_the_first_runs_are_compared() -> None:
     trainer = SideBySideTrainer(VisitTrainer())
     for _ in range(CHECKED):
         together("momentum", trainer=trainer)

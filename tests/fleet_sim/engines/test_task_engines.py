@@ -1,4 +1,4 @@
-"""Tasks without classes in a simulation: all engines come to the same, or say what they do not do."""
+"""Tasks without classes in a simulation: all engines agree, or report what they do not support."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from coordinator.compiling import compile_kit
-from coordinator.compiling.learning import Learning, learning_of
+from coordinator.compiling.losses import Learning, learning_of
 from fleet_sim.engines import Network, SerialEngine, Shards
 from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.process_pool import ProcessPoolEngine
@@ -22,7 +22,7 @@ from sojourn.errors import ModelError
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.strata import strata_of
 from sojourn.model.vectors import load
-from sojourn.node.machine import Did
+from sojourn.node.machine import WorkDone
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.spec import InputSpec
 from sojourn.protocol.task import Strata, Target, TaskSpec
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.compiling.kits import Compiled
-    from edge_agent.training.work import Train
+    from edge_agent.training.messages import Train
     from fleet_sim.engines import Engine
 
 DEVICES = ("dev-0", "dev-1", "dev-2")
@@ -109,7 +109,7 @@ def trained(engine: Engine, task: str, kind: str) -> list[NDArray[np.float32]]:
     found: list[NDArray[np.float32]] = []
     for future in futures:
         outcome, store = future.result(), MemoryBlobs()
-        assert isinstance(outcome.event, Did), outcome.event
+        assert isinstance(outcome.event, WorkDone), outcome.event
         for digest, data in outcome.blobs.items():
             store.put(data, digest)
         done: Any = outcome.event.outcome
@@ -119,7 +119,7 @@ def trained(engine: Engine, task: str, kind: str) -> list[NDArray[np.float32]]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_all_engines_come_to_the_same(task: str) -> None:
+def test_all_engines_give_the_same_result(task: str) -> None:
     serial, pool = SerialEngine(shards(task)), ProcessPoolEngine(shards(task), 1)
     try:
         for kind in VISITS:
@@ -137,7 +137,7 @@ def test_all_engines_come_to_the_same(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_plan_knows_devices_by_their_strata(task: str) -> None:
+def test_untrained_engine_signatures_follow_the_strata(task: str) -> None:
     counts = trained(SerialEngine(shards(task)), task, "class-counts")
     assert [row.sum() for row in counts] == [20, 16, 12]
     rows = trained(UntrainedEngine(shards(task)), task, "signature")
@@ -145,11 +145,11 @@ def test_a_plan_knows_devices_by_their_strata(task: str) -> None:
     np.testing.assert_allclose(rows, shares, atol=0.02)
 
 
-def test_torch_says_what_it_does_not_do() -> None:
+def test_torch_refuses_unsupported_tasks_with_a_reason() -> None:
     kit = made("regression").kit
     assert kit.task
-    beside = msgspec.structs.replace(kit, task=msgspec.structs.replace(kit.task, beside=("start",)))
-    with pytest.raises(ModelError, match=r"task\.beside"):
-        TorchGraphs(beside, network("regression"))
+    reference_models = msgspec.structs.replace(kit, task=msgspec.structs.replace(kit.task, reference_models=("start",)))
+    with pytest.raises(ModelError, match=r"task\.reference_models"):
+        TorchGraphs(reference_models, network("regression"))
     with pytest.raises(ModelError, match="needs the loss"):
         TorchGraphs(kit, Network(module("regression")))

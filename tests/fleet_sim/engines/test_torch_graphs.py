@@ -1,4 +1,4 @@
-"""Torch in the place of onnxruntime: the same visits within rounding."""
+"""Torch instead of onnxruntime: the same visits within rounding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.torch_graphs import TorchEngine, TorchGraphs
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.model.vectors import load, save
-from sojourn.node.machine import DidNot
+from sojourn.node.machine import WorkFailed
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.spec import InputSpec
 from sojourn.store.blobs import ref_of
@@ -35,33 +35,33 @@ DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_torch_agrees_with_the_devices_own_trainer(kind: str) -> None:
+def test_torch_matches_the_device_trainer(kind: str) -> None:
     ours, theirs = (train(engine, kind, DEVICES) for engine in (TorchEngine(shards(), net()), SerialEngine(shards())))
     for one, other in zip(ours, theirs, strict=True):
         assert_close(one, other)
 
 
-def test_it_is_torch_that_trains() -> None:
+def test_training_really_uses_torch() -> None:
     (ours,), (theirs,) = (train(e, "momentum") for e in (TorchEngine(shards(), net()), SerialEngine(shards())))
     assert ours.trained.vectors != theirs.trained.vectors
 
 
-def test_a_module_that_is_not_the_kits_is_refused() -> None:
+def test_module_that_differs_from_the_kit_is_refused() -> None:
     blobs = MemoryBlobs()
     wrong = replace(net(), std=[2 * STD])
     event = TorchEngine(shards(), wrong).start("dev-0", "key", visit("sgd", blobs), blobs).result().event
-    assert isinstance(event, DidNot)
+    assert isinstance(event, WorkFailed)
     assert event.reason == "runtime"
 
 
-def test_the_module_itself_stays_as_it_is() -> None:
+def test_training_leaves_the_module_unchanged() -> None:
     network = net()
     before = [parameter.detach().clone() for parameter in network.module.parameters()]
     train(TorchEngine(shards(), network), "sgd")
     assert all(torch.equal(a, b) for a, b in zip(before, network.module.parameters(), strict=True))
 
 
-def test_gradients_of_many_models_are_those_of_each() -> None:
+def test_batched_gradients_equal_those_of_each_model() -> None:
     graphs, kit = TorchGraphs(compiled().kit, net()), compiled().kit
     assert check_probe(kit, graphs) is None
     draw = np.random.default_rng(2)
@@ -116,7 +116,7 @@ def dropped(engine: Engine) -> list[NDArray[np.float32]]:
 
 
 @pytest.mark.parametrize("kind", [TorchEngine, BatchedEngine])
-def test_dropout_gets_the_numbers_that_a_device_draws(kind: type[TorchEngine | BatchedEngine]) -> None:
+def test_dropout_draws_the_same_numbers_as_a_device(kind: type[TorchEngine | BatchedEngine]) -> None:
     theirs = dropped(SerialEngine(shards()))
     ours = dropped(kind(shards(), Network(dropping(), [MEAN], [STD])))
     for one, other in zip(ours, theirs, strict=True):

@@ -19,7 +19,7 @@ from fleet_sim.engines.torch_graphs import TorchEngine, TorchGraphs
 from fleet_sim.engines.torch_place import TorchPlace, is_out_of_memory, pieces
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs
-from sojourn.node.machine import DidNot
+from sojourn.node.machine import WorkFailed
 from sojourn.protocol.spec import InputSpec
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.edge_agent.training.kits import CLASSES, compiled
@@ -29,22 +29,22 @@ DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 
 
 class Memory:
-    """Room for so many samples of one model in a forward pass; notes how many came."""
+    """Limits the number of samples of one model in a forward pass; records the requested numbers."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.tried = most, list[int]()
+        self.limit, self.tried = most, list[int]()
 
     def __deepcopy__(self, _memo: object) -> Memory:
         return self
 
     def __call__(self, _module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         self.tried.append(len(inputs[0]))
-        if len(inputs[0]) > self.most:
+        if len(inputs[0]) > self.limit:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
 def cramped(most: int, network: Network | None = None) -> tuple[Network, Memory]:
-    """The network on a device with room for `most` samples."""
+    """Return the network on a device with memory for `limit` samples."""
     memory, module = Memory(most), deepcopy((network or net()).module)
     module.register_forward_pre_hook(memory)
     return replace(network or net(), module=module), memory
@@ -52,7 +52,7 @@ def cramped(most: int, network: Network | None = None) -> tuple[Network, Memory]
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "scaffold", "sam", "elmy", "signature"])
 @pytest.mark.parametrize("engine", [TorchEngine, BatchedEngine])
-def test_visits_end_the_same_in_smaller_pieces(
+def test_visits_give_the_same_result_in_smaller_pieces(
     engine: type[TorchEngine | BatchedEngine], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     network, memory = cramped(4)
@@ -60,14 +60,14 @@ def test_visits_end_the_same_in_smaller_pieces(
         ours = train(engine(shards(), network), kind, DEVICES)
     for one, other in zip(ours, train(SerialEngine(shards()), kind, DEVICES), strict=True):
         assert_close(one, other)
-    assert max(memory.tried) > 4  # there was something to fall back from
+    assert max(memory.tried) > 4  # the limit was exceeded at first
     notices = [record.message for record in caplog.records if "too little memory" in record.message]
     assert notices
     assert notices[0].startswith("cpu has too little memory for ")
-    assert sum(size > 4 for size in memory.tried) == len(notices)  # what was too much once is not tried again
+    assert sum(size > 4 for size in memory.tried) == len(notices)  # a failed size is not tried again
 
 
-def test_with_room_for_all_nothing_is_cut_and_nothing_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_enough_memory_means_no_splitting_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     network, memory = cramped(1000)
     train(BatchedEngine(shards(), network), "sgd", DEVICES)
     whole = len(memory.tried)
@@ -78,19 +78,19 @@ def test_with_room_for_all_nothing_is_cut_and_nothing_said(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("engine", [TorchEngine, BatchedEngine])
-def test_a_visit_without_room_for_one_sample_fails_for_memory(engine: type[TorchEngine | BatchedEngine]) -> None:
+def test_visit_without_room_for_one_sample_fails_for_memory(engine: type[TorchEngine | BatchedEngine]) -> None:
     network, memory = cramped(1000)
     made, blobs = engine(shards(), network), MemoryBlobs()
-    made.start("dev-0", "warm", visit("sgd", blobs), blobs).result()  # the probe needs room
-    memory.most = 0
+    made.start("dev-0", "warm", visit("sgd", blobs), blobs).result()  # the probe needs memory
+    memory.limit = 0
     futures = [made.start(device, "key", visit("sgd", blobs), blobs) for device in ("dev-0", "dev-1")]
     for future in futures:
         event = future.result().event
-        assert isinstance(event, DidNot)
+        assert isinstance(event, WorkFailed)
         assert event.reason == "memory"
 
 
-def test_fewer_visits_go_together_where_their_vectors_do_not_fit(
+def test_group_is_halved_when_its_vectors_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     groups: list[int] = []
@@ -108,13 +108,13 @@ def test_fewer_visits_go_together_where_their_vectors_do_not_fit(
         assert_close(one, other)
     assert groups == [4, 2, 1, 1, 1, 1]
     assert [record.message for record in caplog.records] == [
-        "too little memory for 4 visits at once: 2 from now on",
-        "too little memory for 2 visits at once: 1 from now on",
+        "too little memory for 4 visits at once: continuing with 2",
+        "too little memory for 2 visits at once: continuing with 1",
     ]
 
 
 class Mixing(nn.Module):
-    """A model that looks at a batch as a whole."""
+    """A model whose output depends on the whole batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Mixing(nn.Module):
         return logits
 
 
-def test_a_batch_that_must_stay_whole_is_not_cut() -> None:
+def test_indivisible_batch_fails_instead_of_being_split() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         module = Mixing()
@@ -138,19 +138,21 @@ def test_a_batch_that_must_stay_whole_is_not_cut() -> None:
     x, y = draw.normal(0, 1, (8, 1, 8, 8)).astype(np.float32), np.arange(8) % len(CLASSES)
     loss, _ = graphs.loss_and_gradient(vector, x, y)
     assert loss == pytest.approx(Graphs(kit).loss_and_gradient(vector, x, y)[0], rel=1e-5)
-    memory.most = 4
-    with pytest.raises(ModelError, match="out of memory with a batch of 8 samples, and this model looks at a batch as"):
+    memory.limit = 4
+    with pytest.raises(
+        ModelError, match="out of memory with a batch of 8 samples, and this model depends on the whole batch"
+    ):
         graphs.loss_and_gradient(vector, x, y)
 
 
-def test_another_error_is_not_taken_for_a_lack_of_memory() -> None:
+def test_other_errors_are_not_treated_as_out_of_memory() -> None:
     graphs = TorchGraphs(compiled().kit, net())
     short = np.zeros(compiled().kit.model.size - 1, np.float32)
     with pytest.raises(RuntimeError, match="split_with_sizes"):
         graphs.loss_and_gradient(short, np.zeros((2, 1, 8, 8), np.float32), np.zeros(2, np.int64))
 
 
-def test_what_torch_says_of_memory_is_known() -> None:
+def test_torch_out_of_memory_errors_are_recognised() -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(10**15)
     assert is_out_of_memory(refused.value)
@@ -159,7 +161,7 @@ def test_what_torch_says_of_memory_is_known() -> None:
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
-def test_work_runs_on_a_stream_of_the_place() -> None:
+def test_each_torch_place_uses_its_own_stream() -> None:
     one, other = TorchPlace("cpu"), TorchPlace("cpu")
     outside = torch.cpu.current_stream()
     with one.work():
@@ -171,7 +173,7 @@ def test_work_runs_on_a_stream_of_the_place() -> None:
     assert mine is not outside
 
 
-def test_a_place_has_its_threads_while_it_works() -> None:
+def test_torch_place_sets_its_threads_only_while_working() -> None:
     before = torch.get_num_threads()
     with TorchPlace("cpu", threads=before + 1).work():
         assert torch.get_num_threads() == before + 1
@@ -180,7 +182,7 @@ def test_a_place_has_its_threads_while_it_works() -> None:
         assert torch.get_num_threads() == before
 
 
-def test_an_array_that_is_only_to_be_read_is_copied_and_others_are_shared() -> None:
+def test_read_only_arrays_are_copied_and_others_shared() -> None:
     array = np.arange(3, dtype=np.float32)
     shared = TorchPlace().tensor(array)
     array[0] = 7

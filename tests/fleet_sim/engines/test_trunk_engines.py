@@ -1,4 +1,4 @@
-"""Kits with a trunk in a simulation: features of each device are made once, and all engines come to the same."""
+"""Kits with a trunk in a simulation: features of each device are computed once, and all engines agree."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pytest
 from edge_agent.training.features import FeatureSamples, TrunkSamples
 from fleet_sim.engines import Network, SerialEngine
 from fleet_sim.engines.batched import BatchedEngine
-from fleet_sim.engines.feature_memory import FeatureMemory
-from fleet_sim.engines.side_by_side import SideBySideTrainer, VisitHere
+from fleet_sim.engines.serial import FeatureMemory, VisitTrainer
+from fleet_sim.engines.side_by_side import LocalVisit, SideBySideTrainer
 from fleet_sim.engines.torch_graphs import TorchEngine
-from fleet_sim.engines.visit_trainer import VisitTrainer
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
 from sojourn.model.vectors import load
-from sojourn.node.machine import Did
+from sojourn.node.machine import WorkDone
 from sojourn.protocol.envelope import pack_blob
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -28,7 +27,7 @@ from tests.fleet_sim.engines.shares import KINDS, shards
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edge_agent.training.work import Train
+    from edge_agent.training.messages import Train
     from fleet_sim.engines import Engine, Outcome
 
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
@@ -45,8 +44,8 @@ def visit(kind: str, blobs: MemoryBlobs, made: Any) -> Train:
 
 
 def numbers(outcome: Outcome) -> NDArray[np.float32]:
-    """The model that came of a visit, or what it told instead."""
-    assert isinstance(outcome.event, Did), outcome.event
+    """Return the resulting model of a visit, or what it reported instead."""
+    assert isinstance(outcome.event, WorkDone), outcome.event
     done, store = outcome.event.outcome, MemoryBlobs()
     for digest, data in outcome.blobs.items():
         store.put(data, digest)
@@ -66,12 +65,12 @@ def trained(engine: Engine, kind: str, made: Any) -> list[NDArray[np.float32]]:
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many samples went through a trunk at a time."""
+    """Record how many samples pass through a trunk at a time."""
     found: list[int] = []
     features = Graphs.features
 
     def counted(graphs: Graphs, x: NDArray[np.generic]) -> NDArray[np.generic]:
-        found.append(len(x) if graphs.cuts else 0)
+        found.append(len(x) if graphs.has_trunk else 0)
         return features(graphs, x)
 
     monkeypatch.setattr(Graphs, "features", counted)
@@ -79,7 +78,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["momentum", "elmy", "signature", "class-counts"])
-def test_all_engines_learn_what_the_whole_model_learns(kind: str) -> None:
+def test_all_engines_train_like_the_whole_model(kind: str) -> None:
     network = Network(network_with_frozen_trunk(), [MEAN], [STD])
     whole = trained(SerialEngine(shards()), kind, uncut())
     for engine in (SerialEngine(shards()), TorchEngine(shards(), network), BatchedEngine(shards(), network)):
@@ -87,7 +86,7 @@ def test_all_engines_learn_what_the_whole_model_learns(kind: str) -> None:
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_a_second_visit_runs_no_trunk_and_has_the_same_bits(rows: list[int]) -> None:
+def test_second_visit_skips_the_trunk_and_keeps_the_bits(rows: list[int]) -> None:
     engine = SerialEngine(shards())
     first = trained(engine, "momentum", cut())
     assert sum(rows) > 0
@@ -97,10 +96,10 @@ def test_a_second_visit_runs_no_trunk_and_has_the_same_bits(rows: list[int]) -> 
     assert [each.tobytes() for each in first] == [each.tobytes() for each in again]
 
 
-def test_steps_side_by_side_have_the_bits_of_single_visits() -> None:
+def test_parallel_steps_give_the_bits_of_single_visits() -> None:
     stores = [MemoryBlobs() for _ in DEVICES]
     visits = [
-        VisitHere(shards(), device, device, visit("momentum", blobs, cut()), blobs.read, blobs)
+        LocalVisit(shards(), device, device, visit("momentum", blobs, cut()), blobs.read, blobs)
         for device, blobs in zip(DEVICES, stores, strict=True)
     ]
     outcomes, together = SideBySideTrainer(VisitTrainer()).train(visits)
@@ -109,7 +108,7 @@ def test_steps_side_by_side_have_the_bits_of_single_visits() -> None:
     assert [numbers(each).tobytes() for each in outcomes] == [each.tobytes() for each in alone]
 
 
-def test_memory_holds_no_more_than_it_may() -> None:
+def test_feature_memory_stays_within_its_limit() -> None:
     graphs, samples = Graphs(cut().kit), shards().samples("dev-1", cut().kit)
     size = len(samples) * 16 * 4
     memory = FeatureMemory(2 * size)

@@ -1,4 +1,4 @@
-"""`sojourn papers`: a table is run from its folder, goes on where it stopped, and writes its page."""
+"""`sojourn papers`: a table is run from its folder, resumes, and writes its page."""
 
 import csv
 import re
@@ -11,11 +11,19 @@ from typer.testing import CliRunner
 
 from coordinator.strategies import STRATEGIES
 from fleet_sim.console.comparing import rows_of_run
-from fleet_sim.papers.kept_results import COURSES, RUNS, KeptRun, digest_of, read_kept, strategy_digest
-from fleet_sim.papers.list_of_tables import show_tables
-from fleet_sim.papers.paper_table import folder_of, read_table
+from fleet_sim.papers.paper_table import (
+    COURSES,
+    RUNS,
+    KeptRun,
+    digest_of,
+    folder_of,
+    read_kept,
+    read_table,
+    show_tables,
+    strategy_digest,
+)
 from fleet_sim.papers.papers_commands import app
-from fleet_sim.papers.table_page import MOST_CURVES, PAGE, PICTURE, interval_shown, write_page
+from fleet_sim.papers.table_page import MAX_CURVES, PAGE, PICTURE, interval_shown, write_page
 from fleet_sim.papers.table_runs import TableRuns, reproduce
 from sojourn.errors import ConfigError
 from sojourn.parts import AvgM
@@ -70,14 +78,14 @@ def run(home, output, **more):
     return console.export_text()
 
 
-def test_a_table_is_run_goes_on_and_writes_its_page(home, tmp_path):
+def test_table_run_resumes_and_writes_its_page(home, tmp_path):
     folder, output = home / "two", tmp_path / "runs"
     first = run(home, output, methods=["fedavg"], seeds=[1])
-    assert "1 runs, 0 of them done before" in first
+    assert "1 runs, 0 of them already done" in first
     assert "Not run: chain" in (folder / PAGE).read_text()
 
     all_of_it = run(home, output)
-    assert "4 runs, 1 of them done before" in all_of_it
+    assert "4 runs, 1 of them already done" in all_of_it
     assert "left" in all_of_it
     page = (folder / PAGE).read_text()
     assert "# Two ways" in page
@@ -94,7 +102,7 @@ def test_a_table_is_run_goes_on_and_writes_its_page(home, tmp_path):
     assert got.exit_code == 0, got.output
     assert (folder / PAGE).read_text() == page
 
-    # What the page says is what the runs' own folders have.
+    # The page shows the contents of the runs' folders.
     with (output / "fedavg-seed-2" / "rounds.csv").open() as file:
         last = list(csv.DictReader(file))[-1]
     kept = read_kept(folder)["fedavg", 2]
@@ -102,13 +110,13 @@ def test_a_table_is_run_goes_on_and_writes_its_page(home, tmp_path):
     assert sum(float(row["bytes"]) for row in kept.course) > 0
 
 
-def test_a_job_file_that_changed_is_run_again(home, tmp_path):
+def test_changed_job_file_is_run_again(home, tmp_path):
     folder = home / "two"
     run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
     before = read_kept(folder)["chain", 1]
     file = folder / "chain.toml"
     file.write_text(file.read_text().replace("epochs = 1", "epochs = 3"))
-    with pytest.raises(ConfigError, match="begun with other settings"):
+    with pytest.raises(ConfigError, match="started with other settings"):
         run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
     run(home, tmp_path / "other", methods=["chain"], seeds=[1])
     after = read_kept(folder)["chain", 1]
@@ -116,8 +124,8 @@ def test_a_job_file_that_changed_is_run_again(home, tmp_path):
     assert after.values != before.values
 
 
-def test_a_run_is_of_the_file_that_it_began_with(home, tmp_path, monkeypatch):
-    """Whoever writes in a job file, or takes another away, while a run goes on, loses nothing of that run."""
+def test_run_keeps_the_job_file_it_started_with(home, tmp_path, monkeypatch):
+    """Changing or deleting job files during a run does not affect that run."""
     folder = home / "two"
     file, other = folder / "chain.toml", folder / "fedavg.toml"
     before = digest_of(file)
@@ -134,7 +142,7 @@ def test_a_run_is_of_the_file_that_it_began_with(home, tmp_path, monkeypatch):
     assert it.settings == before != digest_of(file)
 
 
-def test_a_strategy_that_is_another_since_is_run_again(home, tmp_path, monkeypatch):
+def test_changed_strategy_is_run_again(home, tmp_path, monkeypatch):
     folder = home / "two"
     run(home, tmp_path / "runs", methods=["fedavg"], seeds=[1])
     before = read_kept(folder)["fedavg", 1]
@@ -149,7 +157,7 @@ def test_a_strategy_that_is_another_since_is_run_again(home, tmp_path, monkeypat
     assert after.values != before.values
 
 
-def test_runs_of_which_nobody_noted_the_strategy_are_kept(home, tmp_path):
+def test_runs_without_a_strategy_digest_are_kept(home, tmp_path):
     folder = home / "two"
     run(home, tmp_path / "runs", methods=["fedavg"], seeds=[1])
     it = read_kept(folder)["fedavg", 1]
@@ -161,53 +169,54 @@ def test_runs_of_which_nobody_noted_the_strategy_are_kept(home, tmp_path):
     assert not (tmp_path / "never").exists()
 
 
-def test_what_tells_strategies_apart():
+def test_strategy_digest_depends_on_effective_settings():
     plain = STRATEGIES["fedavgm"].strategy
     assert strategy_digest(plain) != strategy_digest(STRATEGIES["fedavg"].strategy)
     assert strategy_digest(plain) == strategy_digest(plain.changed({"aggregator": {"momentum": 0.9}}, "here"))
     assert strategy_digest(plain) != strategy_digest(plain.changed({"aggregator": {"momentum": 0.8}}, "here"))
 
 
-def test_the_list_says_how_far_each_table_is(home):
+def test_list_shows_the_progress_of_each_table(home):
     got = CliRunner().invoke(app, ["--tables", str(home)])
     assert got.exit_code == 0, got.output
     assert re.search(r"two +2 +4 +0 +Two ways *\n", got.output)
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "reported"),
     [
         (30, ""),
         (60, "2 4 0 One shot (CIFAR-10, 10 devices, alpha 0.5)"),
         (80, "2 4 0 One shot (CIFAR-10, 10 devices, alpha 0.5)"),
     ],
 )
-def test_however_narrow_the_screen_is_the_names_of_the_tables_are_whole(home, columns, told):
+def test_table_names_are_whole_on_narrow_screens(home, columns, reported):
     name = "a-table-of-one-shot-methods"
     (home / "two").rename(home / name)
     title = "One shot (CIFAR-10, 10 devices, alpha 0.5)"
     (home / name / "table.toml").write_text(TABLE.replace("Two ways", title))
     console = Console(width=columns, record=True)
     show_tables(home, console)
-    _heading, *lines = console.export_text().partition("To run one")[0].splitlines()
+    _heading, *lines = console.export_text().partition("To run or")[0].splitlines()
     first, *row = " ".join(lines).split()
-    assert (first, " ".join(row)) == (name, told)
+    assert (first, " ".join(row)) == (name, reported)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("tow", "did you mean 'two'"), ("", "there is no table"), ("nothing-like-it", "known are: two")]
+    ("name", "output"),
+    [("tow", "did you mean 'two'"), ("", "there is no table"), ("nothing-like-it", "known names are: two")],
 )
-def test_a_table_that_is_not_there_is_named(home, name, said):
-    with pytest.raises(ConfigError, match=said):
+def test_unknown_table_is_named_in_the_error(home, name, output):
+    with pytest.raises(ConfigError, match=output):
         folder_of(name, home)
 
 
-def test_a_folder_without_tables_says_where_they_are(tmp_path):
+def test_folder_without_tables_names_where_to_find_them(tmp_path):
     with pytest.raises(ConfigError, match="in a clone of it"):
         folder_of("visit", tmp_path)
 
 
-def test_a_method_that_the_table_does_not_have_is_named(home, tmp_path):
+def test_unknown_method_is_named_in_the_error(home, tmp_path):
     with pytest.raises(ConfigError, match="no method 'fedavgg' in this table; did you mean 'fedavg'"):
         runs_of(home, tmp_path, methods=["fedavgg"]).wanted()
     (home / "two" / "table.toml").write_text(TABLE + 'visit = "71.3 %"\n')
@@ -215,7 +224,7 @@ def test_a_method_that_the_table_does_not_have_is_named(home, tmp_path):
         read_table(home / "two")
 
 
-def test_an_interval_is_students():
+def test_interval_uses_the_student_distribution():
     # Three values with mean 0.5 and deviation 0.1: 4.303 * 0.1 / sqrt(3).
     assert interval_shown("accuracy", [0.4, 0.5, 0.6]) == "50.0 ± 24.8 %"
     assert interval_shown("accuracy", [0.4]) == "40.0 %"
@@ -223,9 +232,9 @@ def test_an_interval_is_students():
 
 
 @pytest.mark.parametrize(
-    ("methods", "shown"), [(MOST_CURVES, "every method"), (MOST_CURVES + 1, f"the first {MOST_CURVES} methods")]
+    ("methods", "shown"), [(MAX_CURVES, "all methods"), (MAX_CURVES + 1, f"the first {MAX_CURVES} methods")]
 )
-def test_of_a_long_table_the_picture_shows_the_methods_that_stand_first(home, monkeypatch, methods, shown):
+def test_plot_of_a_long_table_shows_the_first_methods(home, monkeypatch, methods, shown):
     drawn: list[str] = []
     monkeypatch.setattr("fleet_sim.papers.table_page.course_plot", lambda courses, *_: drawn.extend(courses))
     names = [f"method-{number}" for number in range(methods)]
@@ -234,11 +243,11 @@ def test_of_a_long_table_the_picture_shows_the_methods_that_stand_first(home, mo
     runs = {(name, 1): KeptRun(name, 1, "2026-11-17", 1, "accuracy", nan, nan, course, 2, 0, "") for name in names}
     table, _ = read_table(home / "two")
     write_page(home / "two", table, {name: {} for name in names}, runs)
-    assert drawn == names[:MOST_CURVES]
+    assert drawn == names[:MAX_CURVES]
     assert f"of {shown}, round by round" in (home / "two" / PAGE).read_text()
 
 
-def test_every_table_of_the_repository_can_be_read():
+def test_every_table_in_the_repository_can_be_read():
     from pathlib import Path
 
     from fleet_sim.console.simulating import read
@@ -251,7 +260,7 @@ def test_every_table_of_the_repository_can_be_read():
             assert read(file, {}).read().parts(), file
 
 
-def test_what_a_folder_keeps_is_two_small_files(home, tmp_path):
+def test_table_folder_keeps_only_small_result_files(home, tmp_path):
     run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
     assert {path.name for path in (home / "two").iterdir()} == {
         "table.toml", "fedavg.toml", "chain.toml", RUNS, COURSES, PAGE,

@@ -1,4 +1,4 @@
-"""How often a simulation is written down."""
+"""How often a simulation writes checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ simulation = { devices = 2, sites = 1, engine = "serial" }
 
 
 def clocks(folder) -> list[float]:
-    """The clocks of the checkpoints that were there after each round."""
+    """Return the clocks of the checkpoints that existed after each round."""
     found, running = [], SimulationRun(read_simulation(TEXT, "a test"), folder)
     save = checkpoint.save
 
@@ -40,13 +40,13 @@ def clocks(folder) -> list[float]:
     return found
 
 
-def test_one_that_was_written_just_now_is_not_written_again_before_the_end(tmp_path, monkeypatch) -> None:
+def test_recent_checkpoint_is_not_rewritten_before_the_end(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(checkpoint, "PAUSE", 1e9)
     first, second, third, last = clocks(tmp_path / "out")
     assert first == second == third < last
 
 
-def test_without_a_pause_every_round_is_written_down(tmp_path, monkeypatch) -> None:
+def test_every_round_is_saved_without_a_pause(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(checkpoint, "PAUSE", 0.0)
     monkeypatch.setattr(checkpoint, "BYTES_PER_SECOND", math.inf)
     found = clocks(tmp_path / "out")
@@ -65,7 +65,7 @@ def test_without_a_pause_every_round_is_written_down(tmp_path, monkeypatch) -> N
         (0, -60.0, True),
     ],
 )
-def test_a_large_one_is_written_more_rarely(tmp_path, monkeypatch, size, age, old) -> None:
+def test_large_checkpoint_is_written_less_often(tmp_path, monkeypatch, size, age, old) -> None:
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)  # a machine that stalls for a second makes it older
     path = tmp_path / "checkpoint.bin"
@@ -75,13 +75,13 @@ def test_a_large_one_is_written_more_rarely(tmp_path, monkeypatch, size, age, ol
     assert checkpoint._is_due(path) is old
 
 
-def test_one_that_is_not_there_is_to_be_written(tmp_path) -> None:
+def test_missing_checkpoint_is_due(tmp_path) -> None:
     assert checkpoint._is_due(tmp_path / "checkpoint.bin")
 
 
 @pytest.mark.parametrize("size", [0, 255, 256, 65_535, 65_536])
 @pytest.mark.parametrize("count", [0, 15, 16, 65_536])
-def test_it_is_written_in_pieces_as_msgpack_would_in_one(size: int, count: int) -> None:
+def test_checkpoint_pieces_equal_one_msgpack_encoding(size: int, count: int) -> None:
     blobs = {number.to_bytes(32, "big"): b"" for number in range(count)} | ({b"x" * 32: b"y" * size} if size else {})
     kept = checkpoint.Checkpoint(1.5, {"cloud": checkpoint.NodeKept(b"s", list(blobs)[:2])}, blobs, {"d": (0.0, 1.0)})
     assert b"".join(checkpoint._pieces(kept)) == msgspec.msgpack.encode(kept)

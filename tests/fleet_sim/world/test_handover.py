@@ -1,4 +1,4 @@
-"""Models that change hands inside the process: the same bits as packet by packet, and what the way would have cost."""
+"""Models passed in memory: the same bits as packet by packet, and the computed cost of the transfer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
-from fleet_sim.world.transfer_cost import transfer_cost
+from fleet_sim.world.transfer import transfer_cost
 from sojourn.profile import LinkProfile
 from sojourn.protocol.envelope import Packet, inlined_size, pack, packed_size
 from sojourn.protocol.messages import map_refs, refs
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LARGE = {"model.options.hidden": [64], "rounds": 2}
-"""4,810 numbers: too large to ride along in a message."""
+"""4,810 numbers: too large to be inlined in a message."""
 EPOCH = Epoch(3, bytes(8))
 SLOW = {"simulation.link": "lte"}
 
 
 def outcome(folder: Path, transfers: str, settings: dict[str, Any]) -> tuple[bytes, int, float, list[int]]:
-    """The model, all bytes, the clock at the end, and the bytes of each round."""
+    """Return the model, all bytes, the final clock, and the bytes of each round."""
     given = {
         "simulation.devices": 6, "simulation.sites": 2, "simulation.engine": "serial", "training.epochs": 1,
         **LARGE, **settings, "simulation.transfers": transfers,
@@ -53,7 +53,7 @@ def outcome(folder: Path, transfers: str, settings: dict[str, Any]) -> tuple[byt
     ],
     ids=lambda it: it["strategy"],
 )
-def test_the_same_bits_and_nearly_the_same_bytes_and_times(settings, tmp_path) -> None:
+def test_computed_transfer_matches_packet_level_simulation(settings, tmp_path) -> None:
     model, total, clock, rounds = outcome(tmp_path, "reckoned", settings)
     played_model, played_total, played_clock, played_rounds = outcome(tmp_path, "played", settings)
     assert model == played_model
@@ -63,7 +63,7 @@ def test_the_same_bits_and_nearly_the_same_bytes_and_times(settings, tmp_path) -
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda it: type(it).__name__)
-def test_a_packet_that_stays_here_is_as_long_as_its_bytes(example) -> None:
+def test_computed_packet_size_matches_packed_bytes(example) -> None:
     for number in (1, 200, 70_000):
         message = map_refs(example, lambda ref: Ref(ref.digest, ref.size, ref.encoding, ref.delta))
         packet, epoch = Packet(number, EPOCH, message), len(msgspec.msgpack.encode(EPOCH))
@@ -74,7 +74,7 @@ def test_a_packet_that_stays_here_is_as_long_as_its_bytes(example) -> None:
             assert packed_size(number, epoch, message) + grown == len(pack(Packet(number, packet.epoch, along)))
 
 
-def test_the_cost_of_a_way_grows_with_its_bytes_and_its_line() -> None:
+def test_transfer_cost_grows_with_bytes_and_link_latency() -> None:
     line = LinkProfile(up=10_000, down=100_000, latency=0.5)
     none, one, many = (transfer_cost(size, (60_000, 60_000), None, None) for size in (0, 10, 40 * LEAF))
     assert 0 <= none.given <= one.given - 10 < 200
@@ -82,5 +82,5 @@ def test_the_cost_of_a_way_grows_with_its_bytes_and_its_line() -> None:
     assert many.asked > one.asked
     down, up = (transfer_cost(40 * LEAF, (60_000, 60_000), *lines) for lines in ((None, line), (line, None)))
     assert (down.given, down.asked) == (up.given, up.asked) == (many.given, many.asked)
-    assert down.seconds > many.given / line.down + 4 * line.latency  # hashes are asked for before leaves
+    assert down.seconds > many.given / line.down + 4 * line.latency  # hashes are requested before leaves
     assert up.seconds > many.given / line.up + 4 * line.latency

@@ -1,4 +1,4 @@
-"""What simulated roles say goes into a file, and only errors onto the terminal."""
+"""Log lines of simulated roles go to a file, and only errors to the terminal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet_sim.world.roles_log import ROLES, roles_log
+from fleet_sim.world.role_logs import ROLES, roles_log
 
 
-def test_warnings_of_roles_are_in_the_file_and_errors_on_the_terminal_too(
+def test_warnings_go_to_the_log_file_and_errors_also_to_terminal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, clock = tmp_path / "log.txt", [1.5]

@@ -1,4 +1,4 @@
-"""The virtual clock: what happens when, and in which order."""
+"""The virtual clock: times and order of events."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from fleet_sim.world.world import OFTEN, World
+from fleet_sim.world.world import COMMON_DELAYS, World
 from sojourn.randomness import generator
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_things_happen_in_time_and_at_the_same_time_as_they_were_asked_for(seed: int) -> None:
+def test_events_run_in_time_order_and_ties_in_request_order(seed: int) -> None:
     draw = generator(seed, "happenings")
     world = World()
     happened: list[tuple[float, int, int]] = []
@@ -21,7 +21,7 @@ def test_things_happen_in_time_and_at_the_same_time_as_they_were_asked_for(seed:
 
     def ask(depth: int) -> None:
         nonlocal count
-        delay = float(draw.choice([*OFTEN, 2 * OFTEN[1], 0.0005]))
+        delay = float(draw.choice([*COMMON_DELAYS, 2 * COMMON_DELAYS[1], 0.0005]))
         count += 1
         heapq.heappush(expected, (world.now + delay, count, depth))
         world.later(delay, partial(happen, (world.now + delay, count, depth)))
@@ -40,8 +40,8 @@ def test_things_happen_in_time_and_at_the_same_time_as_they_were_asked_for(seed:
     assert not expected
 
 
-@pytest.mark.parametrize("delay", [*OFTEN, 0.5])
-def test_nothing_happens_after_the_limit(delay: float) -> None:
+@pytest.mark.parametrize("delay", [*COMMON_DELAYS, 0.5])
+def test_no_event_runs_after_the_limit(delay: float) -> None:
     world, happened = World(), []
     world.now = 1.0
     world.later(delay, lambda: happened.append(world.now))
@@ -52,7 +52,7 @@ def test_nothing_happens_after_the_limit(delay: float) -> None:
     assert happened == [1.0 + delay]
 
 
-def test_it_stops_as_soon_as_what_was_waited_for_holds() -> None:
+def test_run_stops_as_soon_as_its_condition_holds() -> None:
     world, happened = World(), []
     for delay in (0.0, 0.0, 0.5):
         world.later(delay, lambda: happened.append(world.now))

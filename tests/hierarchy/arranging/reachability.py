@@ -1,4 +1,4 @@
-"""Reachability maps to try, and a plain search for a matching."""
+"""Reachability tables for tests, and a plain search for a matching."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def matched(reach: NDArray[np.bool_], demands: dict[int, int]) -> bool:
-    """Whether every site can have as many devices as it demands, one after another by augmenting paths."""
+    """Return whether every site can have as many devices as it demands, by augmenting paths."""
     owner: dict[int, int] = {}
 
     def place(site: int, seen: set[int]) -> bool:

@@ -1,4 +1,4 @@
-"""FedCat's device selection against a plain reading of Algorithm 3, and through the life of a fleet."""
+"""FedCat's device selection against a plain reading of Algorithm 3, and in a changing fleet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lived(arranger: FedCatArranger, devices: list[str], rounds: int, seed: int =
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("epsilon", "regroup"), [(0.0, 1), (0.5, 2), (1.0, 1)])
-def test_counts_and_groups_are_those_of_algorithm_3(seed: int, epsilon: float, regroup: int) -> None:
+def test_counts_and_groups_match_algorithm_3(seed: int, epsilon: float, regroup: int) -> None:
     cycle = 3
     arranger = FedCatArranger(sets=cycle, epsilon=epsilon, regroup=regroup)
     devices = names(11)
@@ -63,7 +63,7 @@ def test_counts_and_groups_are_those_of_algorithm_3(seed: int, epsilon: float, r
         assert memo == {device: (memo[device][0], *table[device]) for device in devices}
 
 
-def test_epsilon_0_draws_in_proportion_to_the_weights() -> None:
+def test_epsilon_0_draws_in_proportion_to_weights() -> None:
     # Counts 1, 4 and 16: weights 1, 1/2 and 1/4, so 4/7, 2/7 and 1/7.
     memo: Memo = {"a": (0, 1), "b": (0, 4), "c": (0, 16)}
     arranger = FedCatArranger(sets=1, epsilon=0, regroup=5)
@@ -71,7 +71,7 @@ def test_epsilon_0_draws_in_proportion_to_the_weights() -> None:
     assert [drawn[name] / 500 for name in "abc"] == pytest.approx([4, 2, 1], abs=0.25)
 
 
-def test_epsilon_is_how_often_the_least_visited_is_taken() -> None:
+def test_epsilon_sets_share_of_least_visited_picks() -> None:
     memo: Memo = {"a": (0, 1), "b": (0, 1), "c": (0, 1), "d": (0, 4)}
     shares = {}
     for epsilon in (0.0, 0.5, 1.0):
@@ -83,7 +83,7 @@ def test_epsilon_is_how_often_the_least_visited_is_taken() -> None:
     assert shares == pytest.approx({0.0: 1 / 7, 0.5: 1 / 14, 1.0: 0.0}, abs=0.025)
 
 
-def test_a_device_never_picked_in_a_position_comes_first() -> None:
+def test_device_never_picked_in_a_position_comes_first() -> None:
     memo: Memo = {"a": (0, 0, 9), "b": (0, 5, 9), "c": (0, 0, 9), "d": (1, 1, 1)}
     arranger = FedCatArranger(sets=2, epsilon=0, regroup=5)
     drawn = Counter(fedcat_picks(arranger, list("abcd"), 3, memo, seed)[0][0] for seed in range(400))
@@ -93,14 +93,14 @@ def test_a_device_never_picked_in_a_position_comes_first() -> None:
     assert {fedcat_picks(arranger, list("abcd"), 2, memo, seed)[0][0] for seed in range(60)} == {"a", "b", "c"}
 
 
-def test_all_devices_of_a_group_take_part_before_one_comes_again_in_a_position() -> None:
+def test_all_devices_of_a_group_are_picked_before_any_repeats() -> None:
     rounds, _ = lived(FedCatArranger(sets=2, regroup=50), names(10), 10)
     for position in (0, 1):
         picked = [device for picks in rounds[position::2] for device in picks]
         assert sorted(picked) == names(10)
 
 
-def test_groups_are_drawn_anew_every_lambda_cycles_and_counts_survive() -> None:
+def test_groups_are_redrawn_every_lambda_cycles_and_counts_kept() -> None:
     devices = names(12)
     for regroup, changes in ((1, [4, 7, 10]), (2, [7])):
         memo: Memo = {}
@@ -113,7 +113,7 @@ def test_groups_are_drawn_anew_every_lambda_cycles_and_counts_survive() -> None:
         assert totals == [3 * number for number in range(1, 13)]
 
 
-def test_a_newcomer_joins_the_smallest_group() -> None:
+def test_new_device_joins_the_smallest_group() -> None:
     memo: Memo = {"a": (0, 1, 0), "b": (0, 0, 0), "c": (1, 1, 0)}
     arranger = FedCatArranger(sets=2, regroup=9)
     picks, after = fedcat_picks(arranger, ["a", "b", "c", "new"], 3, memo, 5)
@@ -122,13 +122,13 @@ def test_a_newcomer_joins_the_smallest_group() -> None:
     assert picks[1] == "new"
 
 
-def test_who_leaves_and_returns_keeps_group_and_counts() -> None:
+def test_absent_device_keeps_group_and_counts() -> None:
     memo: Memo = {"a": (0, 3, 1), "b": (0, 0, 0), "c": (1, 1, 0), "d": (1, 2, 0)}
     _, without = fedcat_picks(FedCatArranger(sets=2, regroup=9), ["b", "c", "d"], 2, memo, 5)
     assert without["a"] == (0, 3, 1)
 
 
-def test_who_was_away_at_a_regrouping_keeps_the_counts_and_joins_the_smallest_group() -> None:
+def test_device_absent_at_regrouping_joins_the_smallest_group() -> None:
     memo: Memo = {"a": (0, 3, 1), "b": (0, 1, 1), "c": (1, 1, 1), "d": (1, 2, 1)}
     arranger = FedCatArranger(sets=2, regroup=1)
     _, without = fedcat_picks(arranger, ["b", "c", "d"], 3, memo, 5)
@@ -139,7 +139,7 @@ def test_who_was_away_at_a_regrouping_keeps_the_counts_and_joins_the_smallest_gr
     assert back["a"][1] == 3
 
 
-def test_an_empty_group_takes_a_device_of_the_largest() -> None:
+def test_empty_group_takes_a_device_of_the_largest() -> None:
     memo: Memo = {"a": (0, 1), "b": (1, 1), "c": (1, 1), "d": (1, 1), "e": (2, 1), "f": (2, 1)}
     memo = {name: (entry[0], entry[1], 0, 0) for name, entry in memo.items()}
     arranger = FedCatArranger(sets=3, regroup=9)
@@ -149,25 +149,25 @@ def test_an_empty_group_takes_a_device_of_the_largest() -> None:
     assert picks[0] in {"b", "c", "d"}
     assert after[picks[0]][0] == 0
     assert after["a"] == (0, 1, 0, 0)
-    # Later rounds go on with three groups, and the one that left is welcome in its own.
+    # Later rounds continue with three groups, and the device that left keeps its group.
     again, after = fedcat_picks(arranger, [*"a", *here], 3, after, 6)
     assert len(set(again)) == 3
     assert {name for name, entry in after.items() if entry[0] == 0} == {"a", picks[0]}
 
 
-def test_another_number_of_sets_starts_over() -> None:
+def test_changed_set_count_resets_the_memo() -> None:
     _, memo = lived(FedCatArranger(sets=3), names(9), 5)
     picks, after = fedcat_picks(FedCatArranger(sets=2, regroup=9), names(9), 6, memo, 1)
     assert len(picks) == 2
     assert sum(sum(entry[1:]) for entry in after.values()) == 2
 
 
-def test_as_many_devices_as_sets_all_take_part() -> None:
+def test_all_devices_take_part_if_as_many_as_sets() -> None:
     rounds, _ = lived(FedCatArranger(sets=4), names(4), 9)
     assert all(sorted(picks) == names(4) for picks in rounds)
 
 
-def test_without_groups_devices_are_drawn_at_random() -> None:
+def test_ungrouped_devices_are_drawn_at_random() -> None:
     arranger = FedCatArranger(sets=3, grouped=False)
     drawn: Counter[str] = Counter()
     for seed in range(500):
@@ -179,7 +179,7 @@ def test_without_groups_devices_are_drawn_at_random() -> None:
     assert fedcat_picks(arranger, names(6), 1, {}, 1) == fedcat_picks(arranger, names(6), 1, {}, 1)
 
 
-def test_every_knob_does_something() -> None:
+def test_every_setting_changes_the_picks() -> None:
     plain = lived(FedCatArranger(sets=3), names(30), 40)[0]
     assert plain == lived(FedCatArranger(sets=3), names(30), 40)[0]
     assert plain != lived(FedCatArranger(sets=3), names(30), 40, seed=2)[0]
@@ -191,7 +191,7 @@ def test_every_knob_does_something() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32))
-def test_a_fleet_that_comes_and_goes_always_has_k_different_devices(sets: int, regroup: int, seed: int) -> None:
+def test_changing_fleet_always_yields_k_different_devices(sets: int, regroup: int, seed: int) -> None:
     draw, memo = generator(seed, "test"), Memo()
     for number in range(1, 25):
         here = [name for name in names(8) if draw.random() < 0.6]

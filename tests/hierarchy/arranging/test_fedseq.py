@@ -55,7 +55,7 @@ METRICS: dict[tuple[str, str], Callable[[Vector, Vector], float]] = {
 
 
 def algorithm_3(arranger: FedSeqArranger, known: KnownDevices, seed: int) -> list[list[int]]:
-    """Lines 1 to 16 as they stand; then the devices of a superclient that did not close join the smallest ones."""
+    """Lines 1 to 16 literally; then the devices of a superclient that did not close join the smallest ones."""
     assert known.rows is not None
     assert known.samples is not None
     rows, samples = known.rows.tolist(), known.samples.tolist()
@@ -99,7 +99,7 @@ def algorithm_3(arranger: FedSeqArranger, known: KnownDevices, seed: int) -> lis
     st.integers(1, 6),
     SEEDS,
 )
-def test_it_is_algorithm_3(
+def test_superclients_match_algorithm_3(
     metric: tuple[Any, Any], estimate: Any, devices: int, classes: int, min_samples: int, max_devices: int, seed: int
 ) -> None:
     tau, kind = metric
@@ -124,30 +124,30 @@ def test_superclients_close_by_samples_or_devices(grouping: Any, seed: int) -> N
     assert sorted(device for group in groups for device in group) == list(range(40))
     for group in groups:
         assert len(group) >= 5 or known.samples[group].sum() >= 800
-        # Without its last device (or those that joined in the end) it was still open.
+        # Without its last device (or those that joined at the end) it was still open.
         first = next(n for n in range(1, 41) if n == 5 or known.samples[group[:n]].sum() >= 800)
         assert len(group) <= first + 2
 
 
 @pytest.mark.parametrize("grouping", ["random", "k-means", "greedy"])
-def test_at_most_one_device_makes_singles(grouping: Any) -> None:
+def test_max_devices_of_one_makes_singles(grouping: Any) -> None:
     arranger = FedSeqArranger(grouping=grouping, max_devices=1)
     groups = fedseq_groups(arranger, fleet(12, 3, 1), 0, 1)
     assert sorted(groups) == [[device] for device in range(12)]
 
 
-def test_a_fleet_too_small_to_close_one_superclient_is_one() -> None:
+def test_fleet_too_small_to_close_is_one_superclient() -> None:
     (only,) = fedseq_groups(FedSeqArranger(min_samples=10**6), fleet(7, 3, 1), 0, 1)
     assert sorted(only) == list(range(7))
 
 
-def test_leftovers_join_the_superclients_with_the_fewest_devices() -> None:
+def test_leftovers_join_the_smallest_superclients() -> None:
     # Superclients of two; the fifth device is left over. All have one sample, so the first made is the smallest.
     known = KnownDevices(5, np.eye(5), np.ones(5, np.int64))
     groups = fedseq_groups(FedSeqArranger(grouping="random", max_devices=2), known, 0, 3)
     order = generator(3, "fedseq").permutation(5).tolist()
     assert groups == [[order[0], order[1], order[4]], [order[2], order[3]]]
-    # Closed by samples with one device, or by three devices: the leftover goes to the one with one.
+    # Closed by samples with one device, or by three devices: the leftover goes to the one with one device.
     rich = KnownDevices(5, None, np.array([1, 1, 1, 9, 1]))
     for seed in range(20):
         groups = fedseq_groups(FedSeqArranger(grouping="random", min_samples=9, max_devices=3), rich, 0, seed)
@@ -157,7 +157,7 @@ def test_leftovers_join_the_superclients_with_the_fewest_devices() -> None:
             assert groups == [[3, order[4]], order[1:4]]
 
 
-def test_greedy_by_hand() -> None:
+def test_greedy_order_matches_hand_computation() -> None:
     # From (1, 0): the cosine distance of (0, 1) is 1, of (1, 1) about 0.29.
     rows = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
     arranger = FedSeqArranger(tau="cosine", sets=1, size=3)
@@ -166,7 +166,7 @@ def test_greedy_by_hand() -> None:
     assert tours == {(0, 2, 1), (2, 0, 1), (1, 0, 2)}
 
 
-def test_estimates_by_hand() -> None:
+def test_estimates_match_hand_computation() -> None:
     # From (0, 0) the farthest is (10, 0); from (5, 0) it is (5, 4). Then the midpoint is (5, 2), from which (5, -2.7)
     # is 4.7 and (8.9, 0) is 4.38 away; the mean is (5, 4/3), from which they are 4.03 and 4.12 away. With nearly all
     # samples at (0, 0) the weighted mean stays there, and (8.9, 0) comes before (5, 4).
@@ -202,7 +202,7 @@ def test_k_means_deals_one_of_each_cluster_in_turn(seed: int) -> None:
     arranger = FedSeqArranger(grouping="k-means", sets=2, size=5)
     groups = fedseq_groups(arranger, KnownDevices(10, rows), 2, seed)
     assert [len(group) for group in groups] == [5, 5]
-    # The clusters' order is drawn; the pointer runs on from one superclient to the next.
+    # The order of the clusters is drawn; the turn continues from one superclient to the next.
     dealt = [clusters[device] for group in groups for device in group]
     order = dealt[:3]
     assert sorted(order) == [0, 1, 2]
@@ -217,7 +217,7 @@ def test_k_means_draws_at_random_inside_a_cluster() -> None:
     assert firsts == set(range(12))
 
 
-def test_k_means_makes_as_many_clusters_as_there_are_classes_whatever_the_columns() -> None:
+def test_k_means_cluster_count_equals_class_count() -> None:
     # Ten kinds of devices in rows of two columns, two devices of each kind; one of each kind comes first.
     kinds = np.repeat([[np.cos(angle), np.sin(angle)] for angle in np.linspace(0, 5, 10)], 2, axis=0)
     arranger = FedSeqArranger(grouping="k-means", sets=2, size=10)
@@ -227,7 +227,7 @@ def test_k_means_makes_as_many_clusters_as_there_are_classes_whatever_the_column
     assert sorted(device // 2 for device in first) != list(range(10))
 
 
-def test_k_means_of_devices_that_are_all_alike() -> None:
+def test_k_means_handles_identical_devices() -> None:
     groups = fedseq_groups(FedSeqArranger(grouping="k-means", sets=2, size=2), KnownDevices(5, np.ones((5, 3))), 2, 1)
     assert sorted(map(len, groups)) == [2, 2]
     assert len({device for group in groups for device in group}) == 4
@@ -235,7 +235,7 @@ def test_k_means_of_devices_that_are_all_alike() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 5), SEEDS)
-def test_sets_of_a_size_are_least_similar_to_the_mean(sets: int, size: int, more: int, seed: int) -> None:
+def test_fixed_size_sets_add_the_least_similar_device(sets: int, size: int, more: int, seed: int) -> None:
     """VISIT's reading of FedSeq."""
     known = fleet(sets * size + more, 4, seed)
     assert known.rows is not None
@@ -258,7 +258,7 @@ def test_too_few_devices_make_level_sets() -> None:
     assert [len(group) for group in groups] == [3, 3, 2]
 
 
-def test_counts_are_made_distributions_where_the_metric_needs_them() -> None:
+def test_metrics_on_distributions_normalise_counts() -> None:
     # As counts device 1 is far off; as a distribution it is that of device 0, and 2 completes it.
     counts = np.array([[1.0, 0.0], [90.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     tau: Any
@@ -267,11 +267,11 @@ def test_counts_are_made_distributions_where_the_metric_needs_them() -> None:
         arranger = FedSeqArranger(tau=tau, kl=kind, sets=1, size=2)
         groups = [fedseq_groups(arranger, KnownDevices(4, counts), 1, seed)[0] for seed in range(20)]
         assert {tuple(group) for group in groups if group[0] == 0} == {(0, 2)}
-        # A device without samples is as good as uniform: the others are as far from it, and the lowest is taken.
+        # A device without samples counts as uniform: the others are equally far from it, and the lowest is taken.
         assert {tuple(group) for group in groups if group[0] == 3} == {(3, 0)}
 
 
-def test_every_knob_does_something() -> None:
+def test_every_setting_changes_the_groups() -> None:
     known = fleet(60, 6, 4)
 
     def made(**knobs: Any) -> list[list[int]]:
@@ -298,13 +298,13 @@ def test_every_knob_does_something() -> None:
 
 
 @pytest.mark.parametrize("grouping", ["random", "k-means", "greedy"])
-def test_the_seed_decides(grouping: Any) -> None:
+def test_seed_decides_the_groups(grouping: Any) -> None:
     arranger = FedSeqArranger(grouping=grouping)
     one, same, other = (fedseq_groups(arranger, fleet(50, 5, 1), 0, seed) for seed in (7, 7, 8))
     assert one == same != other
 
 
-def test_greedy_superclients_are_more_balanced_than_random_ones() -> None:
+def test_greedy_superclients_are_more_balanced_than_random() -> None:
     draw = np.random.default_rng(3)
     rows: NDArray[np.float64] = draw.dirichlet([0.1] * 10, 100)
     known = KnownDevices(100, rows, np.full(100, 100))

@@ -1,4 +1,4 @@
-"""HierCluster's sets against a plain reading, with Ward's clusters worked out pair by pair."""
+"""HierCluster's sets against a plain reading, with Ward's clusters computed pair by pair."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierarchy.arranging.hiercluster import hiercluster_groups
-from hierarchy.arranging.ward import ward_clusters, ward_merges
+from hierarchy.arranging.clustering import hiercluster_groups, ward_clusters, ward_merges
 from sojourn.parts import HierClusterArranger
 
 
@@ -28,13 +27,13 @@ def wards(rows: NDArray[np.float64], clusters: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_clusters_are_wards(seed: int) -> None:
+def test_clusters_match_ward(seed: int) -> None:
     rows = np.random.default_rng(seed).random((14, 4))
     for clusters in (1, 2, 5, 14):
         assert ward_clusters(rows, clusters) == wards(rows, clusters)
 
 
-def test_the_tree_is_wards_down_to_every_number_of_clusters() -> None:
+def test_merge_tree_matches_ward_at_every_cluster_count() -> None:
     rows = np.random.default_rng(3).random((10, 3))
     nodes = {number: [number] for number in range(10)}
     for number, (left, right) in enumerate(ward_merges(rows)):
@@ -45,9 +44,7 @@ def test_the_tree_is_wards_down_to_every_number_of_clusters() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 25), st.integers(0, 2**32))
-def test_sets_are_drawn_from_their_clusters_and_filled_from_the_nearest(
-    sets: int, size: int, devices: int, seed: int
-) -> None:
+def test_sets_draw_from_own_cluster_then_from_the_nearest(sets: int, size: int, devices: int, seed: int) -> None:
     sets = min(sets, devices)
     rows = np.random.default_rng(seed).random((devices, 3))
     groups = hiercluster_groups(HierClusterArranger(size=size), rows, sets, seed)
@@ -57,7 +54,7 @@ def test_sets_are_drawn_from_their_clusters_and_filled_from_the_nearest(
     assert [len(group) for group in groups] == wanted
     members = [device for group in groups for device in group]
     assert len(set(members)) == len(members)
-    # First all draw at home; then each takes from the nearest clusters, which must be empty before the next is asked.
+    # First all draw from their own cluster; then each takes from the nearest clusters until these are empty.
     left = [set(cluster) for cluster in clusters]
     for group, own, want in zip(groups, range(sets), wanted, strict=True):
         home = min(want, len(clusters[own]))
@@ -71,7 +68,7 @@ def test_sets_are_drawn_from_their_clusters_and_filled_from_the_nearest(
             left[source].remove(device)
 
 
-def test_two_heaps_by_hand() -> None:
+def test_small_cluster_is_filled_from_the_nearest_cluster() -> None:
     # Clusters {0, 1, 2, 3}, {4}, {5, 6, 7} at 0, 5 and 9: {4} is filled from 9, which is nearer than 0.
     rows = np.array([[0.0], [0.1], [0.2], [0.3], [5.0], [9.0], [9.1], [9.2]])
     for seed in range(20):
@@ -81,19 +78,19 @@ def test_two_heaps_by_hand() -> None:
         assert set(third) | {second[1]} == {5, 6, 7}
 
 
-def test_like_with_like() -> None:
+def test_each_set_contains_similar_devices() -> None:
     rows = np.repeat(np.eye(3), 5, axis=0)
     for seed in range(5):
         groups = hiercluster_groups(HierClusterArranger(size=4), rows, 3, seed)
         assert [{device // 5 for device in group} for group in groups] == [{0}, {1}, {2}]
 
 
-def test_devices_that_are_all_alike_still_make_sets() -> None:
+def test_identical_devices_still_make_sets() -> None:
     groups = hiercluster_groups(HierClusterArranger(size=2), np.zeros((6, 3)), 3, 1)
     assert sorted(device for group in groups for device in group) == list(range(6))
 
 
-def test_every_knob_does_something() -> None:
+def test_every_setting_changes_the_groups() -> None:
     rows = np.random.default_rng(1).random((30, 4))
     plain = hiercluster_groups(HierClusterArranger(size=3), rows, 4, 1)
     assert plain == hiercluster_groups(HierClusterArranger(size=3), rows, 4, 1)

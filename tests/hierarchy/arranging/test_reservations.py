@@ -1,4 +1,4 @@
-"""Promises of devices to sites, against matchings found one augmenting path after another."""
+"""Reservations of devices for sites, against matchings found by augmenting paths."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_sites_get_sets_in_proportion() -> None:
     assert share_sets(Reservations(reach), reach.sum(axis=0), 8, generator(0)) == [0, 1, 0, 0, 0, 0, 0, 1]
 
 
-def test_a_small_site_gets_a_set_when_there_are_enough() -> None:
+def test_small_site_gets_a_set_if_there_are_enough() -> None:
     reach = np.array([[True, False]] * 99 + [[False, True]])
     assert set(share_sets(Reservations(reach), reach.sum(axis=0), 2, generator(0))) == {0, 1}
 
 
-def test_with_fewer_sets_than_sites_all_sites_have_their_turn() -> None:
+def test_scarce_sets_rotate_over_all_sites() -> None:
     reach = np.array([[True, False, False]] * 6 + [[False, True, False]] * 3 + [[False, False, True]])
     turns = Counter(share_sets(Reservations(reach), reach.sum(axis=0), 1, generator(seed))[0] for seed in range(1000))
     assert [round(turns[site] / 100) for site in range(3)] == [6, 3, 1]
@@ -39,7 +39,7 @@ def test_with_fewer_sets_than_sites_all_sites_have_their_turn() -> None:
 
 @settings(deadline=None)
 @given(reaches(), SEEDS)
-def test_candidates_are_exactly_those_that_leave_every_promise_intact(reach: NDArray[np.bool_], seed: int) -> None:
+def test_candidates_keep_every_reservation_satisfiable(reach: NDArray[np.bool_], seed: int) -> None:
     draw = np.random.default_rng(seed)
     reservations, demands, left = Reservations(reach), Counter[int](), reach.copy()
     for site in draw.integers(0, reach.shape[1], 8).tolist():
@@ -63,7 +63,7 @@ def test_candidates_are_exactly_those_that_leave_every_promise_intact(reach: NDA
 
 @settings(deadline=None)
 @given(reaches(), st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=6))
-def test_many_places_at_once_are_as_many_as_one_by_one(reach: NDArray[np.bool_], asks: list[tuple[int, int]]) -> None:
+def test_bulk_claim_equals_repeated_single_claims(reach: NDArray[np.bool_], asks: list[tuple[int, int]]) -> None:
     at_once, one_by_one = Reservations(reach), Reservations(reach)
     for number, places in asks:
         site = number % reach.shape[1]
@@ -74,7 +74,7 @@ def test_many_places_at_once_are_as_many_as_one_by_one(reach: NDArray[np.bool_],
 
 @settings(deadline=None)
 @given(reaches(), st.lists(st.integers(0, 3), max_size=9), SEEDS)
-def test_a_split_gives_every_site_what_it_was_promised(reach: NDArray[np.bool_], asks: list[int], seed: int) -> None:
+def test_split_gives_every_site_its_reserved_devices(reach: NDArray[np.bool_], asks: list[int], seed: int) -> None:
     reservations, promised = Reservations(reach), Counter[int]()
     for site in (number % reach.shape[1] for number in asks):
         promised[site] += reservations.claim(site)
@@ -82,14 +82,14 @@ def test_a_split_gives_every_site_what_it_was_promised(reach: NDArray[np.bool_],
     assert all(len(part) >= promised[site] and reach[part, site].all() for site, part in enumerate(parts))
     dealt = np.concatenate(parts).tolist()
     assert len(dealt) == len(set(dealt))
-    # Who reaches a site that was promised anything is not left out.
+    # Every device that reaches a site with promises is offered.
     busy = [site for site in range(reach.shape[1]) if promised[site]]
     assert set(dealt) == set(np.flatnonzero(reach[:, busy].any(axis=1)).tolist())
     named = [device for site in range(reach.shape[1]) for device in reservations.promised(site)]
     assert len(named) == len(set(named)) == promised.total()
 
 
-def test_a_split_shares_the_free_by_what_sites_were_promised() -> None:
+def test_split_shares_free_devices_by_reservation() -> None:
     reservations = Reservations(np.ones((100, 2), bool))
     assert (reservations.claim(0, 6), reservations.claim(1, 2)) == (6, 2)
     # 92 are free: three in four go to the site with three in four places.
@@ -99,7 +99,7 @@ def test_a_split_shares_the_free_by_what_sites_were_promised() -> None:
 
 
 def test_places_are_dealt_in_turn() -> None:
-    # Site 0 has four devices of its own, site 1 one, and one is shared: whoever comes first in a turn gets it.
+    # Only site 0 reaches four of the devices, only site 1 one, and one is shared: the first site in a turn gets it.
     reach = np.array([[True, False]] * 4 + [[False, True], [True, True]])
     assert deal(Reservations(reach), [0, 1, 0], 3) == [2, 2, 2]
     assert deal(Reservations(reach), [0, 1], 9) == [4, 2]
@@ -108,7 +108,7 @@ def test_places_are_dealt_in_turn() -> None:
     assert deal(Reservations(reach), [0, 1], 0) == [0, 0]
 
 
-def test_nobody_there() -> None:
+def test_empty_fleet_has_no_reservations() -> None:
     reservations = Reservations(np.zeros((0, 2), bool))
     assert reservations.claim(1) == 0
     assert share_sets(reservations, np.zeros(2, np.int64), 3, generator(0)) == []

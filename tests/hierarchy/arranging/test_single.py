@@ -17,7 +17,7 @@ def made(arranger: SingleArranger, candidates: Candidates, seed: int = 1) -> tup
     return arrange(arranger, candidates, ArrangeContext(seed)).sets
 
 
-def test_single_takes_all_in_order_without_a_draw() -> None:
+def test_single_takes_all_devices_in_order() -> None:
     candidates = everywhere(5)
     expected = tuple(ClientSet("hall", (device,)) for device in candidates.devices)
     assert made(SingleArranger(), candidates) == made(SingleArranger(), candidates, 2) == expected
@@ -26,17 +26,17 @@ def test_single_takes_all_in_order_without_a_draw() -> None:
 @pytest.mark.parametrize(
     ("fraction", "devices", "count"), [(0.1, 5, 1), (0.5, 5, 2), (0.99, 5, 4), (0.29, 100, 29), (0.1, 30, 3)]
 )
-def test_single_takes_the_floor_and_at_least_one(fraction: float, devices: int, count: int) -> None:
+def test_single_rounds_down_to_at_least_one(fraction: float, devices: int, count: int) -> None:
     sets = made(SingleArranger(fraction=fraction), everywhere(devices), 7)
     assert len(sets) == count
     assert list(sets) == sorted(sets, key=lambda each: each.devices)
 
 
-def test_single_draws_anew_with_another_seed() -> None:
+def test_single_draw_depends_on_the_seed() -> None:
     candidates = everywhere(50)
     assert made(SingleArranger(fraction=0.2), candidates) != made(SingleArranger(fraction=0.2), candidates, 2)
 
 
-def test_single_gives_tours_to_the_site_with_least_to_do() -> None:
+def test_single_assigns_tours_to_the_least_busy_site() -> None:
     candidates = Candidates(("a", "b", "c", "d"), {"n": frozenset("abd"), "s": frozenset("bcd")})
     assert [each.site for each in made(SingleArranger(), candidates)] == ["n", "s", "s", "n"]

@@ -1,4 +1,4 @@
-"""VISIT's greedy against a plain reading of Algorithm 1, and its sets under a reachability map."""
+"""VISIT's greedy against a plain reading of Algorithm 1, and its sets with limited reachability."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierarchy.arranging import visit, visit_fast
+from hierarchy.arranging import visit
 from hierarchy.arranging.visit import visit_sets
 from sojourn.parts import VisitArranger
 from tests.hierarchy.arranging.reachability import matched, reaches
@@ -44,7 +44,7 @@ def similarity(rows: list[list[float]]) -> float:
 
 
 def algorithm_1(signatures: list[list[float]], starts: list[int], k: int) -> list[list[int]]:
-    """Lines 12 to 22 as they stand, with the random choices of line 14 given."""
+    """Lines 12 to 22 literally, with the random choices of line 14 given."""
     remaining = set(range(len(signatures)))
     sets = []
     for i in starts:
@@ -66,14 +66,14 @@ def demands_of(plan: Sequence[tuple[int, int]]) -> dict[int, int]:
     return dict(demands)
 
 
-def test_by_hand_three_devices() -> None:
+def test_three_devices_match_hand_computation() -> None:
     # a = (1, 0), b = (0, 1), c = (1, 1). From a: b gives 1, c gives 3 / sqrt(10). From c: a and b tie, a is lower.
     signatures = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     tours = {greedy(1, 3, signatures, everywhere(3), seed)[0][1] for seed in range(40)}
     assert tours == {(0, 1, 2), (1, 0, 2), (2, 0, 1)}
 
 
-def test_by_hand_two_sets_of_opposites() -> None:
+def test_two_sets_of_opposites_match_hand_computation() -> None:
     signatures = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     for seed in range(20):
         (_, first), (_, second) = greedy(2, 2, signatures, everywhere(4), seed)
@@ -81,15 +81,15 @@ def test_by_hand_two_sets_of_opposites() -> None:
         assert {sum(signatures[list(each)].sum(axis=0) == 1) for each in (first, second)} == {2}
 
 
-def test_a_zero_signature_comes_last() -> None:
+def test_zero_signature_comes_last() -> None:
     # From (0, 0) any cosine is that of the newcomer alone: (1, 1) is on target, (1, 0) is not.
     signatures = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
     tours = {greedy(1, 3, signatures, everywhere(3), seed)[0][1] for seed in range(40)}
     assert tours == {(0, 2, 1), (1, 2, 0), (2, 0, 1)}
 
 
-def test_sums_in_another_order_do_not_break_ties() -> None:
-    # 0.1 + 0.2 + 0.3 differs in the last bit from 0.3 + 0.2 + 0.1; the lowest number must win all the same.
+def test_ties_do_not_depend_on_summation_order() -> None:
+    # 0.1 + 0.2 + 0.3 differs in the last bit from 0.3 + 0.2 + 0.1; the lowest number must still win.
     signatures = np.array([[0.5, 0.5, 0.5], [0.1, 0.2, 0.3], [0.3, 0.2, 0.1], [0.2, 0.3, 0.1], [0.3, 0.1, 0.2]])
     for seed in range(30):
         ((_, tour),) = greedy(1, 2, signatures, everywhere(5), seed)
@@ -99,7 +99,7 @@ def test_sums_in_another_order_do_not_break_ties() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 5), st.integers(1, 6), st.integers(1, 3), SEEDS)
-def test_it_is_algorithm_1(sets: int, size: int, more: int, classes: int, sites: int, seed: int) -> None:
+def test_sets_match_algorithm_1(sets: int, size: int, more: int, classes: int, sites: int, seed: int) -> None:
     signatures = skewed(sets * size + more, classes, seed)
     plan = greedy(sets, size, signatures, everywhere(len(signatures), sites), seed)
     starts = [members[0] for _, members in plan]
@@ -113,7 +113,7 @@ def test_every_device_can_start() -> None:
     assert min(starts.values()) > 60
 
 
-def test_sets_of_one_are_every_device_alone() -> None:
+def test_sets_of_one_cover_every_device() -> None:
     plan = greedy(7, 1, skewed(7, 3, 2), everywhere(7), 5)
     assert sorted(members for _, members in plan) == [(device,) for device in range(7)]
 
@@ -128,13 +128,13 @@ def test_too_few_devices_make_balanced_sets() -> None:
     assert sorted(len(members) for _, members in plan) == [2, 3, 3]
 
 
-def test_another_seed_gives_other_sets() -> None:
+def test_other_seed_yields_other_sets() -> None:
     signatures = skewed(40, 5, 3)
     plans = [greedy(4, 4, signatures, everywhere(40), seed) for seed in (1, 1, 2)]
     assert plans[0] == plans[1] != plans[2]
 
 
-def test_greedy_beats_chance() -> None:
+def test_greedy_is_more_balanced_than_random() -> None:
     signatures = skewed(100, 10, 4)
     plan = greedy(9, 4, signatures, everywhere(100), 1)
     rows = signatures.tolist()
@@ -143,7 +143,7 @@ def test_greedy_beats_chance() -> None:
     assert found > np.mean([similarity([rows[n] for n in members]) for members in order]) + 0.05
 
 
-def test_a_site_leaves_shared_devices_to_a_site_that_has_no_others() -> None:
+def test_site_leaves_shared_devices_to_a_site_without_others() -> None:
     # Site 0 reaches all, site 1 only the two that would complete any set of site 0 best.
     signatures = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     reach = np.array([[True, False], [True, False], [True, True], [True, True]])
@@ -154,7 +154,7 @@ def test_a_site_leaves_shared_devices_to_a_site_that_has_no_others() -> None:
 
 @settings(deadline=None)
 @given(reaches(), st.integers(1, 6), st.integers(1, 4), SEEDS)
-def test_sets_under_reachability(reach: NDArray[np.bool_], sets: int, size: int, seed: int) -> None:
+def test_sets_respect_reach_and_size(reach: NDArray[np.bool_], sets: int, size: int, seed: int) -> None:
     plan = greedy(sets, size, skewed(len(reach), 3, seed), reach, seed)
     members = [device for _, each in plan for device in each]
     assert len(members) == len(set(members))
@@ -166,7 +166,7 @@ def test_sets_under_reachability(reach: NDArray[np.bool_], sets: int, size: int,
 
 @settings(deadline=None)
 @given(reaches(), st.integers(1, 6), st.integers(1, 4), SEEDS)
-def test_sizes_are_as_level_as_can_be(reach: NDArray[np.bool_], sets: int, size: int, seed: int) -> None:
+def test_set_sizes_are_as_level_as_possible(reach: NDArray[np.bool_], sets: int, size: int, seed: int) -> None:
     plan = greedy(sets, size, skewed(len(reach), 3, seed), reach, seed)
     sizes = [(site, len(each)) for site, each in plan]
     for small, (site, count) in enumerate(sizes):
@@ -180,14 +180,14 @@ def test_sizes_are_as_level_as_can_be(reach: NDArray[np.bool_], sets: int, size:
                 assert not matched(reach, demands_of(evened))
 
 
-def test_the_number_of_sets_is_what_the_caller_asks_for() -> None:
+def test_requested_set_count_overrides_the_setting() -> None:
     assert len(visit_sets(VisitArranger(sets=2, size=2), 5, skewed(12, 3, 1), everywhere(12), 1)) == 5
 
 
-def test_auto_is_exact_until_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_search_switches_to_fast_above_work_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     # Blocks of two places, so that both ways differ in a small fleet too.
-    monkeypatch.setattr(visit_fast, "PLACES", 2)
-    monkeypatch.setattr(visit_fast, "LITERAL", 0)
+    monkeypatch.setattr(visit, "BLOCK_PLACES", 2)
+    monkeypatch.setattr(visit, "LITERAL", 0)
     signatures, reach = skewed(40, 5, 3), everywhere(40)
     exact = visit_sets(VisitArranger(size=4, search="exact"), 8, signatures, reach, 1)
     fast = visit_sets(VisitArranger(size=4, search="fast"), 8, signatures, reach, 1)
@@ -195,5 +195,5 @@ def test_auto_is_exact_until_that_takes_too_long(monkeypatch: pytest.MonkeyPatch
     assert auto == exact != fast
     # 32 places, 40 devices, 5 classes and a site.
     for most, expected in ((32 * 40 * 6, exact), (32 * 40 * 6 - 1, fast)):
-        monkeypatch.setattr(visit, "MOST_WORK", most)
+        monkeypatch.setattr(visit, "MAX_LITERAL_WORK", most)
         assert visit_sets(VisitArranger(size=4), 8, signatures, reach, 1) == expected

@@ -1,6 +1,6 @@
-"""One site on brokers in memory: an edge server and its agents as they are, led by the smallest coordinator.
+"""One site on brokers in memory: a real edge server and real agents, led by a minimal coordinator.
 
-Training is a shift of the model that depends on the device and the seed, so a test can work out every visit by itself.
+Training is a shift of the model that depends on the device and the seed, so a test can compute every visit itself.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import pytest
 
 from edge_agent.agent import Agent
 from edge_agent.records import VisitTrained
-from edge_agent.training.work import Train, Trained, Warm, Warmed
+from edge_agent.training.messages import Train, Trained, Warm, Warmed
 from fleet_sim.world.world import SimulatedNode, World
 from hierarchy.edge.gate import perform
 from hierarchy.edge.records import VisitKept, VisitMissed
 from hierarchy.edge.server import EdgeServer
 from sojourn.links.memory import Faults, MemoryLink
 from sojourn.model import vectors
-from sojourn.node.machine import Did, DidNot, Pull, Pulled, Received, Send, Woke
+from sojourn.node.machine import Pull, Pulled, Received, Send, TimerFired, WorkDone, WorkFailed
 from sojourn.node.node import Node
-from sojourn.node.outbox import Outbox
+from sojourn.node.pending import Outbox
 from sojourn.node.workers import InlineWorkers
 from sojourn.parts import Gate, TourPolicy
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Roster, RosterSeen, Tour, TourAccepted, Toured, TourProgress
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
+from sojourn.protocol.task import ABILITIES
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Offer, TourId
 from sojourn.store.blobs import ref_of
@@ -57,18 +58,18 @@ START: NDArray[np.float32] = (np.arange(SPEC.size, dtype=np.float32) - 100) / np
 
 
 def shift(device: str, seed: int) -> NDArray[np.float32]:
-    """What a visit adds to the model: a function of the device and the seed."""
+    """Return what a visit adds to the model: a function of the device and the seed."""
     draw = np.random.default_rng([seed, DEVICES.index(device)])
     return draw.normal(0, 0.1, SPEC.size).astype(np.float32)
 
 
 def extra(device: str, seed: int) -> NDArray[np.float32]:
-    """What a visit returns besides the model."""
+    """Return the additional vector of a visit."""
     return -3 * shift(device, seed + 1)
 
 
 class Leader:
-    """Gives one tour until it is heard, fetches its result, and thanks for it."""
+    """Sends one tour until it is confirmed, fetches its result, and accepts it."""
 
     offer = None
     watches = ()
@@ -106,18 +107,18 @@ class Leader:
                 if not self._lacking:
                     self.toured = there(self._coming)
                     return [Send(EDGE, TourAccepted(self.toured.tour))]
-            case Woke():
+            case TimerFired():
                 return self._outbox.due(now)
         return []
 
-    def objection(self, record: Any) -> None: ...
+    def validation_error(self, record: Any) -> None: ...
 
-    def mend(self, boots: int) -> None: ...
+    def reserve_newer_attempts(self, boots: int) -> None: ...
 
-    def do_without(self, missing: Any) -> list[str]:
+    def drop_missing_blobs(self, missing: Any) -> list[str]:
         return []
 
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None: ...
+    def on_traffic(self, peer: Address, traffic: int, now: float, *, sign_of_life: bool) -> None: ...
 
     def wake_at(self):
         return self._outbox.wake_at()
@@ -136,7 +137,7 @@ class Leader:
 
 
 class Shifting:
-    """Trains in virtual time; a device named in `fails` declines so many visits first."""
+    """Trains in virtual time; a device in `fails` declines that number of visits first."""
 
     def __init__(self, site: LedSite, name: str, blobs: BlobStore) -> None:
         self._site, self._name, self._blobs = site, name, blobs
@@ -144,20 +145,20 @@ class Shifting:
 
     def start(self, key: str, work: Warm | Train, report: Callable[[Any], None]) -> None:
         if isinstance(work, Warm):
-            report(Did(key, Warmed(1)))
+            report(WorkDone(key, Warmed(1)))
             return
         self._wanted[key] = mark = object()
 
-        def say() -> None:
+        def finish() -> None:
             if self._wanted.get(key) is mark:
                 report(self._outcome(key, work))
 
-        self._site.world.later(SECONDS + 0.3 * DEVICES.index(self._name), say)
+        self._site.world.later(SECONDS + 0.3 * DEVICES.index(self._name), finish)
 
-    def _outcome(self, key: str, work: Train) -> Did | DidNot:
+    def _outcome(self, key: str, work: Train) -> WorkDone | WorkFailed:
         if self._site.fails.get(self._name, 0) > 0:
             self._site.fails[self._name] -= 1
-            return DidNot(key, "memory", "no memory left")
+            return WorkFailed(key, "memory", "no memory left")
         visit = work.visit
         before = vectors.load(self._blobs, visit.vectors["model"], SPEC)
         change = shift(self._name, visit.seed)
@@ -166,7 +167,7 @@ class Shifting:
         sent = {"model": vectors.save(self._blobs, model, visit.task.encoding, SPEC, delta=not whole)}
         for name in visit.task.objective.returns:
             sent[name] = vectors.save(self._blobs, extra(self._name, visit.seed), "float32", SPEC)
-        return Did(key, Trained(sent, SAMPLES[self._name], {}, None, {}))
+        return WorkDone(key, Trained(sent, SAMPLES[self._name], {}, None, {}))
 
     def stop(self, key: str) -> None:
         self._wanted.pop(key, None)
@@ -176,7 +177,7 @@ class Shifting:
 
 
 class LedSite:
-    """Nodes by name, with stores that survive them."""
+    """Nodes by name, with stores that survive a kill."""
 
     def __init__(
         self, task: Any, faults: Faults | None = None, fails: dict[str, int] | None = None, **tour: Any
@@ -184,7 +185,7 @@ class LedSite:
         self.world = World()
         self.fails = dict(fails or {})
         self.finished: Counter[tuple[str, int]] = Counter()
-        """(device, hop): how often it was trained to the end."""
+        """How often each (device, hop) was trained to the end."""
         self.kept: Counter[int] = Counter()
         self.missed: list[str] = []
         self._stores: dict[str, MemoryStore] = {}
@@ -210,7 +211,7 @@ class LedSite:
         return self._stores.setdefault(name, MemoryStore())
 
     def start(self, name: str) -> None:
-        """Start a node, or start it again with what its store holds."""
+        """Start a node, or restart it from its store."""
         store = self._store(name)
         if name == CLOUD.name:
             node = Node("f", self.leader, store, {"edge": MemoryLink(self._above)}, InlineWorkers(lambda work: work))
@@ -219,7 +220,7 @@ class LedSite:
             workers = InlineWorkers(lambda work: perform(work, store.blobs))
             node = Node("f", EdgeServer(EDGE.name, CLOUD.name), store, links, workers)
         else:
-            offer = Offer("1", "simulated", "none", 1, 0, ("sgd", "scaffold"), "simulated")
+            offer = Offer("1", "simulated", "none", 1, 0, ("sgd", "scaffold"), "simulated", (), ABILITIES)
             link = MemoryLink(self._below)
             node = Node("f", Agent(name, offer), store, {"edge": link}, Shifting(self, name, store.blobs))
         self._watch(name, node)
@@ -242,27 +243,27 @@ class LedSite:
         pytest.MonkeyPatch().setattr(node, "_append", seeing)
 
     def kill(self, name: str) -> None:
-        """End a node as kill -9 does."""
+        """End a node like kill -9."""
         self.nodes[name].kill()
 
     def after(self, events: int) -> None:
-        """Let so many things happen."""
+        """Process this number of events."""
         left = iter(range(events))
         self.world.run(lambda: next(left, None) is None)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         passed: list[bool] = []
         self.world.later(seconds, lambda: passed.append(True))
         self.world.run(lambda: bool(passed))
 
     def run(self) -> Toured:
-        """Let time pass until the tour is over."""
+        """Advance the time until the tour is over."""
         assert self.world.run(lambda: self.leader.toured is not None, self.world.now + 20_000)
         return there(self.leader.toured)
 
     def vector(self, name: str = "model") -> NDArray[np.float32]:
-        """A vector that the tour brought home."""
+        """Return a vector of the tour's result."""
         return vectors.load(self._store(CLOUD.name).blobs, there(self.leader.toured).vectors[name], SPEC)
 
     @property
@@ -274,5 +275,5 @@ class LedSite:
 
 
 def task_of(**changes: Any) -> Any:
-    """A task like that of the examples, with changes."""
+    """Return a task like that of the examples, with changes."""
     return msgspec.structs.replace(TASK, **changes)

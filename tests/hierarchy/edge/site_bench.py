@@ -1,4 +1,4 @@
-"""An edge server on a bench: nobody trains, and a twin made of its journal is compared after each step."""
+"""An edge server without real training; a twin replayed from its journal is compared after each step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from hierarchy.edge.gate import Passed
 from hierarchy.edge.server import EdgeServer
-from sojourn.node.machine import Append, Did, Do, Pulled, Received
+from sojourn.node.machine import Append, Pulled, Received, StartWork, WorkDone
 from sojourn.parts import Gate, TourPolicy
 from sojourn.protocol.messages import Birth, Death, Tour, TourAccepted, TourCancel, Visited
 from sojourn.protocol.topics import Address
@@ -46,19 +46,19 @@ def visit_id(hop=0, attempt=(1, 1), number=0) -> VisitId:
 
 
 class Bench:
-    """An edge server whose every record is kept, and whose replayed twin is compared after each step."""
+    """An edge server whose records are all kept, and whose replayed twin is compared after each step."""
 
     def __init__(self) -> None:
         self.edge = EdgeServer("e", "c")
         self.records: list[bytes] = []
         self.work = "none yet"
 
-    def tell(self, event, now=0.0):
+    def notify(self, event, now=0.0):
         effects = self.edge.handle(event, now)
         for effect in effects:
             if isinstance(effect, Append):
                 self.records.append(msgspec.msgpack.encode(effect.record))
-            elif isinstance(effect, Do):
+            elif isinstance(effect, StartWork):
                 self.work = effect.key
         assert self.replayed().snapshot() == self.edge.snapshot()
         return without_steps(effects)
@@ -66,23 +66,23 @@ class Bench:
     def replayed(self, cut=0) -> EdgeServer:
         return replayed(EdgeServer("e", "c"), self.records, cut)
 
-    def hear(self, sender, message, now=0.0):
-        return self.tell(Received(sender, EPOCH, message), now)
+    def receive(self, sender, message, now=0.0):
+        return self.notify(Received(sender, EPOCH, message), now)
 
     def take(self, message: Tour, now=0.0):
-        """Take a tour and set out."""
-        self.hear(CLOUD, message, now)
-        self.tell(Pulled(KIT.digest), now)
-        return self.tell(Pulled(MODEL.digest), now)
+        """Take a tour and start it."""
+        self.receive(CLOUD, message, now)
+        self.notify(Pulled(KIT.digest), now)
+        return self.notify(Pulled(MODEL.digest), now)
 
     def visited(self, name: str, where: VisitId, now=0.0, encoding="float32"):
-        """The device answers, and its result is fetched."""
+        """Report a device's result and let it be fetched."""
         ref = result(name, encoding)
-        self.hear(device(name), Visited(where, {"model": ref}, 5, {}), now)
-        return self.tell(Pulled(ref.digest), now)
+        self.receive(device(name), Visited(where, {"model": ref}, 5, {}), now)
+        return self.notify(Pulled(ref.digest), now)
 
     def passes(self, name: str, now=0.0):
-        return self.tell(Did(self.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)), now)
+        return self.notify(WorkDone(self.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)), now)
 
 
 def records(effects) -> list[Any]:

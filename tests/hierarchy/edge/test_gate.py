@@ -1,4 +1,4 @@
-"""The gate's arithmetic: what is refused unseen, what is summed over a tour, and how a wave is merged."""
+"""The gate's checks: results rejected without a fetch, sums over a tour, and the merge of a wave."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from hierarchy.edge.exemplar_view import ExemplarViews
 from hierarchy.edge.gate import Check, Failed, Passed, Wrap, Wrapped, perform, unfit
 from hierarchy.edge.merge import Merged, WaveMerge
-from hierarchy.edge.rules import by_rule, damaged
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
+from sojourn.model.exemplar_view import ExemplarViews
 from sojourn.model.exemplars import Exemplars
+from sojourn.model.gate_rules import by_rule, damaged
 from sojourn.model.graphs import Graphs
 from sojourn.parts import Dyn, Gate, Scaffold, Sgd, TourBounds
 from sojourn.protocol.envelope import pack_blob
@@ -33,7 +33,7 @@ def task(encoding="float32", kind="train", objective=None) -> Task:
 
 
 class Desk:
-    """Blobs, and vectors in them."""
+    """A blob store with helpers for vectors."""
 
     def __init__(self) -> None:
         self.blobs = MemoryBlobs()
@@ -51,17 +51,17 @@ class Desk:
         return perform(Check(self.kit, result, checkpoint, None, Gate(), (), of), self.blobs)
 
 
-def test_what_comes_back_besides_the_model_is_summed_over_the_tour() -> None:
+def test_extra_vectors_are_summed_over_the_tour() -> None:
     desk = Desk()
     big, small = [2**24, 0.1, -1], [1, 0.2, 1]
     checkpoint = {"model": desk.save(START)}
     first = desk.check({"model": desk.save(END), "control_delta": desk.save(big)}, checkpoint, task())
     assert isinstance(first, Passed)
     assert first.vectors == {"model": desk.save(END), "control_delta": desk.save(big)}
-    assert first.handout == {"model": desk.save(END)}
+    assert first.wire_vectors == {"model": desk.save(END)}
     second = desk.check({"model": desk.save(START), "control_delta": desk.save(small)}, first.vectors, task())
     assert isinstance(second, Passed)
-    assert second.handout == {"model": desk.save(START)}
+    assert second.wire_vectors == {"model": desk.save(START)}
     wanted = [
         np.float32(np.float64(np.float32(a)) + np.float64(np.float32(b))) for a, b in zip(big, small, strict=True)
     ]
@@ -71,15 +71,15 @@ def test_what_comes_back_besides_the_model_is_summed_over_the_tour() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["float16", "int8"])
-def test_sums_are_whole_whatever_the_encoding_of_the_model(encoding) -> None:
+def test_sums_are_exact_whatever_the_model_encoding(encoding) -> None:
     desk = Desk()
     extra = [0.1, 0.2, 0.3]
     result = {"model": desk.save(END - START, encoding, delta=True), "control_delta": desk.save(extra)}
     assert unfit(result, task(encoding), desk.save(START, encoding)) is None
     passed = desk.check(result, {"model": desk.save(START), "control_delta": desk.save(extra)}, task(encoding))
     assert isinstance(passed, Passed)
-    assert passed.handout.keys() == {"model"}
-    assert passed.handout["model"].encoding == encoding
+    assert passed.wire_vectors.keys() == {"model"}
+    assert passed.wire_vectors["model"].encoding == encoding
     assert desk.load(passed.vectors["control_delta"]).tolist() == [float(2 * np.float32(each)) for each in extra]
     wrapped = perform(Wrap(desk.kit, desk.save(START, encoding), passed.vectors, task(encoding)), desk.blobs)
     assert isinstance(wrapped, Wrapped)
@@ -90,19 +90,19 @@ def test_sums_are_whole_whatever_the_encoding_of_the_model(encoding) -> None:
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        (None, "the vector 'control_delta' did not come back"),
+        (None, "the vector 'control_delta' was not returned"),
         ([np.nan, 0, np.inf], "2 of 3 numbers of 'control_delta' are not finite"),
         ([3e38, 0, 0], "1 of 3 numbers of 'control_delta' are not finite"),
     ],
 )
-def test_a_result_without_a_good_extra_vector_fails_the_gate(extra, words) -> None:
+def test_missing_or_invalid_extra_vector_fails_the_gate(extra, words) -> None:
     desk = Desk()
     result = {"model": desk.save(END)} | ({"control_delta": desk.save(extra)} if extra else {})
     failed = desk.check(result, {"model": desk.save(START), "control_delta": desk.save([3e38, 0, 0])}, task())
     assert failed == Failed(str(damaged(words)))
 
 
-def test_an_extra_vector_of_another_length_fails_the_gate() -> None:
+def test_extra_vector_of_another_length_fails_the_gate() -> None:
     desk = Desk()
     short = ref_of(bytes(8), "float32")
     desk.blobs.put(bytes(8), short.digest)
@@ -112,7 +112,7 @@ def test_an_extra_vector_of_another_length_fails_the_gate() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["float32", "float16", "int8"])
-def test_extra_vectors_that_cannot_be_are_not_fetched(encoding) -> None:
+def test_impossible_extra_vectors_are_not_fetched(encoding) -> None:
     desk = Desk()
     model, of = desk.save(START, encoding), task(encoding)
     whole = Ref(bytes(32), 4 * SPEC.size, "float32")
@@ -123,26 +123,23 @@ def test_extra_vectors_that_cannot_be_are_not_fetched(encoding) -> None:
         spoiled = good | {"control_delta": msgspec.structs.replace(whole, **change)}
         assert unfit(spoiled, of, model) == "'control_delta' is not a whole vector in float32"
     large = good | {"control_delta": msgspec.structs.replace(whole, size=most + 1)}
-    assert (
-        unfit(large, of, model)
-        == f"'control_delta' is {most + 1} bytes, more than the {most} that this model's numbers take"
-    )
-    assert "nobody asked" in str(unfit(good | {"control": whole}, of, model))
+    assert unfit(large, of, model) == f"'control_delta' is {most + 1} bytes, more than the {most} that fit this model"
+    assert "unexpected vector" in str(unfit(good | {"control": whole}, of, model))
 
 
-def test_an_estimate_owes_no_extra_vectors() -> None:
+def test_estimate_needs_no_extra_vectors() -> None:
     desk = Desk()
     of, model = task(kind="estimate"), desk.save(START)
     assert desk.check({}, {"model": model}, of) == Passed({}, {}, 0.0)
     passed = desk.check({"model": desk.save(END)}, {"model": model}, of)
     assert passed == Passed({"model": desk.save(END)}, {"model": desk.save(END)}, 0.5)
-    assert "nobody asked" in str(unfit({"control_delta": model}, of, model))
+    assert "unexpected vector" in str(unfit({"control_delta": model}, of, model))
 
 
 MODELS = ([0.1, 1, -3], [0.2, 1, 7], [0.7, 1, 1e-3])
 
 
-def test_a_merge_is_the_mean_in_hop_order() -> None:
+def test_merge_is_the_mean_in_hop_order() -> None:
     desk = Desk()
     weights = (30.0, 50.0, 20.0)
     merged = perform(WaveMerge(desk.kit, tuple(desk.save(it) for it in MODELS), weights, task()), desk.blobs)
@@ -151,23 +148,23 @@ def test_a_merge_is_the_mean_in_hop_order() -> None:
     for model, weight in zip(MODELS, weights, strict=True):
         total += np.array(model, np.float32).astype(np.float64) * (weight / 100.0)
     assert desk.load(merged.vectors["model"]).tolist() == total.astype(np.float32).tolist()
-    assert merged.handout == merged.vectors
+    assert merged.wire_vectors == merged.vectors
 
 
-def test_a_merge_is_kept_exact_and_handed_out_as_the_job_compresses() -> None:
+def test_merge_is_stored_exact_and_sent_compressed() -> None:
     desk = Desk()
     work = WaveMerge(desk.kit, tuple(desk.save(it) for it in MODELS), (1.0, 1.0, 1.0), task("float16"))
     merged = perform(work, desk.blobs)
     assert isinstance(merged, Merged)
     exact = desk.load(merged.vectors["model"])
     assert merged.vectors["model"].encoding == "float32"
-    assert merged.handout["model"] == desk.save(exact, "float16")
-    assert not np.array_equal(desk.load(merged.handout["model"]), exact)
+    assert merged.wire_vectors["model"] == desk.save(exact, "float16")
+    assert not np.array_equal(desk.load(merged.wire_vectors["model"]), exact)
 
 
 @pytest.mark.parametrize(("samples", "passes"), [(0, False), (32, False), (96, False), (128, True), (1000, True)])
-def test_a_device_that_took_more_steps_may_go_further(samples, passes) -> None:
-    """The update's norm is 0.5 and the usual one 0.025: twice too much for one step of 32, just right for four."""
+def test_norm_limit_grows_with_the_step_count(samples, passes) -> None:
+    """The update's norm is 0.5 and the usual one 0.025: twice the limit for one step of 32, at the limit for four."""
     desk = Desk()
     result, before = {"model": desk.save(END)}, {"model": desk.save(START)}
     plain = task(objective=Sgd())
@@ -177,8 +174,8 @@ def test_a_device_that_took_more_steps_may_go_further(samples, passes) -> None:
 
 
 @pytest.mark.parametrize(("samples", "passes"), [(2**50, False), (16 * 8, True)])
-def test_claimed_samples_buy_steps_only_up_to_a_multiple_of_the_usual(samples, passes) -> None:
-    """The norm of 0.5 is right for four batches of 32; 16 times the usual samples are one batch, or four."""
+def test_claimed_samples_grant_steps_up_to_a_multiple_of_usual(samples, passes) -> None:
+    """The norm of 0.5 is at the limit for four batches of 32; 16 times the usual samples are one batch, or four."""
     desk = Desk()
     usual = 2 if not passes else 8
     work = Check(
@@ -189,7 +186,7 @@ def test_claimed_samples_buy_steps_only_up_to_a_multiple_of_the_usual(samples, p
 
 
 class Looking(Desk):
-    """A desk with exemplars, on which the loss is the squared distance to the model (1, 2, 2)."""
+    """Exemplars on which the loss is the squared distance to the model (1, 2, 2)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,59 +208,59 @@ TOO_LONG = Failed(str(by_rule("the update's norm, 2, is over the 0.5 that its st
 
 
 class Distance(Graphs):
-    """A loss with a known slope."""
+    """A loss with a known gradient."""
 
     def loss(self, vector, x, y) -> float:
         away = vector - np.array([1, 2, 2], np.float32)
         return float(away @ away)
 
-    def loss_and_gradient(self, vector, x, y, noise=(), beside=(), streams=None):
+    def loss_and_gradient(self, vector, x, y, noise=(), reference_models=(), streams=None):
         away = vector - np.array([1, 2, 2], np.float32)
         return float(away @ away), (2 * away).astype(np.float32)
 
 
-def test_an_update_that_is_only_too_long_is_shortened_to_what_is_allowed() -> None:
+def test_overlong_update_is_clipped_to_the_limit() -> None:
     desk = Looking()  # the start is 1 away from the goal, which is in the third number; the step may be 0.5
     done = desk.judge([1, 2, 1], norms=(0.05,))
     assert isinstance(done, Passed)
     assert desk.load(done.vectors["model"]).tolist() == [1, 2, 2.5]
     assert done.norm == pytest.approx(0.5)
-    assert done.note == "the update's norm, 2, is over the 0.5 that its steps allow: it was shortened to that"
+    assert done.note == "the update's norm, 2, is over the 0.5 that its steps allow: shortened to that"
     assert done.rise == 0.25
     assert desk.judge([1, 2, 1], norms=(0.05,), clip=False) == TOO_LONG
 
 
-def test_one_that_is_too_long_in_the_wrong_direction_is_refused() -> None:
+def test_overlong_update_in_wrong_direction_is_rejected() -> None:
     desk = Looking()
     done = desk.judge([1, 2, 9], norms=(0.05,))
     assert isinstance(done, Failed)
     assert done.reason.startswith(
-        "the update's norm, 6, is over the 0.5 that its steps allow: it was shortened to that, and the loss on the "
+        "the update's norm, 6, is over the 0.5 that its steps allow: shortened to that, and the loss on the "
         "exemplars went from 1 to 2.25, "
     )
     assert (done.norm, done.rise) == (6.0, 2.25)
 
 
 @pytest.mark.parametrize("objective", [Dyn(), Scaffold()])
-def test_where_more_than_the_model_goes_by_an_update_it_is_not_shortened(objective) -> None:
+def test_update_is_not_clipped_if_other_vectors_depend_on_it(objective) -> None:
     desk = Looking()
     done = desk.judge([1, 2, 1], norms=(0.05,), objective=objective)
     assert done == TOO_LONG
 
 
-def test_the_first_update_of_all_is_held_against_the_first_step_on_the_exemplars() -> None:
+def test_first_update_is_limited_by_the_exemplar_gradient() -> None:
     desk = Looking()  # a slope of 2 and a rate of 0.05: a step of 0.1, of which ten are allowed
     assert isinstance(desk.judge([1, 2, 2.01]), Passed)
     assert isinstance(desk.judge([1, 2, 1.9], clip=False), Failed)
 
 
-def test_an_update_within_all_bounds_is_handed_on_as_it_came() -> None:
+def test_update_within_all_bounds_passes_unchanged() -> None:
     desk = Looking()
     done = desk.judge([1, 2, 2.5], norms=(0.5,))
     assert done == Passed({"model": desk.save([1, 2, 2.5])}, {"model": desk.save([1, 2, 2.5])}, 0.5, "", 0.25)
 
 
-def test_numbers_that_are_finite_and_a_way_that_is_not_are_refused() -> None:
+def test_non_finite_difference_of_finite_models_is_rejected() -> None:
     desk = Desk()
     most = np.finfo(np.float32).max
     far = {"model": desk.save([most, most, most])}
@@ -280,7 +277,7 @@ STATEFUL = ModelSpec((*SPEC.tensors, TensorSpec("n.running_mean", (1,)), TensorS
 
 
 def judged(result, encoding="float32", *, delta=False, norms=(0.1,)):
-    """What the gate says of a model with state; by the norms, an update of about one is the longest."""
+    """Return the gate's verdict on a model with state; the norms allow an update of about one."""
     blobs, of = MemoryBlobs(), task(encoding, objective=Sgd())
     data = pack_blob(msgspec.structs.replace(KIT, model=STATEFUL))
     kit = ref_of(data)
@@ -291,7 +288,7 @@ def judged(result, encoding="float32", *, delta=False, norms=(0.1,)):
     return perform(work, blobs), blobs
 
 
-def test_state_has_no_length_at_the_gate() -> None:
+def test_state_is_excluded_from_the_norm() -> None:
     passed, _ = judged([1.5, 2, 3, 1e6, 1e9])
     assert isinstance(passed, Passed)
     assert passed.norm == 0.5
@@ -309,7 +306,7 @@ def test_state_has_no_length_at_the_gate() -> None:
         ([1e16, 1], "more than the 1e+15"),
     ],
 )
-def test_a_state_that_no_layer_can_have_is_refused(state, words) -> None:
+def test_impossible_state_is_rejected(state, words) -> None:
     failed, _ = judged([1.5, 2, 3, *state])
     assert isinstance(failed, Failed)
     assert words in failed.reason
@@ -317,10 +314,10 @@ def test_a_state_that_no_layer_can_have_is_refused(state, words) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["float16", "int8"])
-def test_the_state_of_a_difference_stands_as_it_is(encoding) -> None:
+def test_state_of_a_difference_is_kept_as_it_is(encoding) -> None:
     passed, blobs = judged([0.5, 0, 0, 0.3, 0.7], encoding, delta=True)
     assert isinstance(passed, Passed)
-    for ref in (passed.vectors["model"], passed.handout["model"]):
+    for ref in (passed.vectors["model"], passed.wire_vectors["model"]):
         assert vectors.load(blobs, ref, STATEFUL)[3:].tolist() == [np.float32(0.3), np.float32(0.7)]
     data = pack_blob(msgspec.structs.replace(KIT, model=STATEFUL))
     start = vectors.save(blobs, np.array([1, 2, 3, 0, 1], np.float32), "float32", STATEFUL)
@@ -329,19 +326,19 @@ def test_the_state_of_a_difference_stands_as_it_is(encoding) -> None:
     assert vectors.load(blobs, wrapped.vectors["model"], STATEFUL)[3:].tolist() == [np.float32(0.3), np.float32(0.7)]
 
 
-def test_gate_report_keeps_a_long_update_whole_and_flags_it() -> None:
+def test_report_mode_keeps_and_flags_an_overlong_update() -> None:
     done = Looking().judge([1, 2, 1], norms=(0.05,), clip=False, report=True)
     assert isinstance(done, Passed)
     assert (done.norm, done.note) == (2.0, "")
     assert done.flagged == TOO_LONG.reason
 
 
-def test_gate_report_keeps_an_update_against_the_exemplars_and_flags_it() -> None:
+def test_report_mode_keeps_and_flags_a_harmful_update() -> None:
     done = Looking().judge([1, 2, 5], norms=(0.5,), report=True)
     assert isinstance(done, Passed)
     assert done.flagged.startswith("the loss on the exemplars went from 1 to 9, ")
     assert not Looking().judge([1, 2, 2.5], norms=(0.5,), report=True).flagged
 
 
-def test_gate_report_refuses_a_result_that_is_not_finite() -> None:
+def test_report_mode_rejects_a_non_finite_result() -> None:
     assert isinstance(Looking().judge([1, 2, np.nan], norms=(0.5,), report=True), Failed)

@@ -1,4 +1,4 @@
-"""A whole site under a bad link and kill -9: waves and sums come out as plain numpy says, bit for bit."""
+"""A whole site with a bad link and kill -9: waves and sums equal plain numpy, bit for bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAD = Faults(loss=0.2, repeat=0.2, delay=0.01, spread=0.5, seed=3)
 
 @pytest.fixture(autouse=True, params=[0, 16 << 10], ids=["pulled", "inline"])
 def inline(request, monkeypatch) -> None:
-    """Blobs are fetched, or ride along."""
+    """Blobs are fetched, or inlined in messages."""
     monkeypatch.setattr(node_module, "INLINE", request.param)
 
 
@@ -36,7 +36,7 @@ def mean(models: list[np.ndarray], weights: list[int]) -> np.ndarray:
 
 
 def merged(missing: tuple[tuple[int, str], ...] = (), merges: int = MERGES, *, uniform: bool = False) -> np.ndarray:
-    """Each wave the mean of single visits from the same model, without those that are missing."""
+    """Return the model after waves that are each the mean of single visits, without the missing ones."""
     w = START
     for wave in range(merges):
         here = [name for name in DEVICES if (wave, name) not in missing]
@@ -47,7 +47,7 @@ def merged(missing: tuple[tuple[int, str], ...] = (), merges: int = MERGES, *, u
 
 
 def merged_float16() -> np.ndarray:
-    """The same where models and differences travel as float16; what comes up is a difference to the start."""
+    """Return the same if models and differences are sent as float16; the result is a difference to the start."""
     start = START.astype(np.float16).astype(np.float32)
     w = handed = start
     for wave in range(MERGES):
@@ -63,7 +63,7 @@ def ended(site: LedSite) -> list[VisitReport]:
 
 
 def check_waves(site: LedSite, expected: np.ndarray) -> None:
-    """The tour ended with this model; every visit was trained once and kept once."""
+    """Check the tour's final model, and that every visit was trained once and kept once."""
     reports = ended(site)
     assert np.array_equal(site.vector(), expected)
     visits = len(DEVICES) * MERGES
@@ -75,12 +75,12 @@ def check_waves(site: LedSite, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("faults", [None, BAD], ids=["clean", "bad"])
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_waves_are_means_of_single_visits(faults, weighting) -> None:
+def test_waves_equal_means_of_single_visits(faults, weighting) -> None:
     site = LedSite(task_of(), faults, merges=MERGES, weighting=weighting)
     check_waves(site, merged(uniform=weighting == "uniform"))
 
 
-def test_every_knob_of_a_wave_tour_turns() -> None:
+def test_every_wave_setting_changes_the_model() -> None:
     models = [merged(), merged(uniform=True), merged(merges=1), merged(((0, "dev-1"),)), merged(((2, "dev-1"),))]
     assert len({model.tobytes() for model in models}) == len(models)
 
@@ -90,7 +90,7 @@ def test_compressed_waves_keep_the_exact_model_at_the_edge(faults) -> None:
     check_waves(LedSite(task_of(encoding="float16"), faults, merges=MERGES), merged_float16())
 
 
-def test_one_merge_is_fedavg() -> None:
+def test_one_merge_equals_fedavg() -> None:
     site = LedSite(task_of(), merges=1)
     ended(site)
     single = [START + shift(name, derive(SEED, name, 0)) for name in DEVICES]
@@ -98,7 +98,7 @@ def test_one_merge_is_fedavg() -> None:
 
 
 @pytest.mark.parametrize("faults", [None, BAD], ids=["clean", "bad"])
-def test_a_device_that_fails_in_one_wave_takes_part_in_the_next(faults) -> None:
+def test_device_that_fails_in_one_wave_joins_the_next(faults) -> None:
     site = LedSite(task_of(), faults, fails={"dev-1": 1, "dev-3": 2}, merges=MERGES)
     reports = ended(site)
     assert np.array_equal(site.vector(), merged(((0, "dev-1"), (0, "dev-3"), (1, "dev-3"))))
@@ -107,13 +107,13 @@ def test_a_device_that_fails_in_one_wave_takes_part_in_the_next(faults) -> None:
     assert there(site.leader.toured).samples == sum(SAMPLES.values())
 
 
-def test_a_wave_that_all_fail_leaves_the_model_as_it_was() -> None:
+def test_wave_without_results_keeps_the_model() -> None:
     site = LedSite(task_of(), fails=dict.fromkeys(DEVICES, 1), merges=MERGES)
     ended(site)
     assert np.array_equal(site.vector(), merged(tuple((0, name) for name in DEVICES)))
 
 
-def test_a_retry_in_a_wave_gives_the_same_model() -> None:
+def test_retry_in_a_wave_yields_the_same_model() -> None:
     policy = TourPolicy(lease=2000.0, on_lost_visit="retry", retries=2)
     site = LedSite(task_of(), BAD, fails={"dev-0": 2, "dev-2": 1}, merges=MERGES, policy=policy)
     ended(site)
@@ -121,7 +121,7 @@ def test_a_retry_in_a_wave_gives_the_same_model() -> None:
     assert sorted(site.missed) == ["dev-0", "dev-0", "dev-2"]
 
 
-def test_a_device_that_is_gone_for_good_costs_its_visits() -> None:
+def test_lost_device_costs_only_its_visits() -> None:
     site = LedSite(task_of(), merges=MERGES, policy=TourPolicy(lease=20.0))
     site.kill("dev-2")
     ended(site)
@@ -138,7 +138,7 @@ def events_of(inline: int) -> int:
 
 @pytest.mark.parametrize("pause", [0.03, 4.0])
 @pytest.mark.parametrize("name", [EDGE.name, "dev-1"])
-def test_kill_minus_nine_in_the_middle_of_a_wave(name, pause) -> None:
+def test_kill_during_a_wave_yields_the_same_model(name, pause) -> None:
     for moment in range(1, events_of(node_module.INLINE), 17):
         site = LedSite(task_of(), merges=MERGES)
         site.after(moment)
@@ -149,7 +149,7 @@ def test_kill_minus_nine_in_the_middle_of_a_wave(name, pause) -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_kills_over_a_bad_link(seed, monkeypatch) -> None:
+def test_kills_over_a_bad_link_yield_the_same_model(seed, monkeypatch) -> None:
     draw = random.Random(seed)
     monkeypatch.setattr(node_module, "RECORDS_PER_SNAPSHOT", draw.choice([1, 5, 512]))
     monkeypatch.setattr(node_module, "SECONDS_PER_SWEEP", draw.choice([0.5, 30.0]))
@@ -165,7 +165,7 @@ def test_kills_over_a_bad_link(seed, monkeypatch) -> None:
     check_waves(site, merged())
 
 
-def test_what_a_wave_tour_needed_is_swept_in_the_end(monkeypatch) -> None:
+def test_blobs_of_a_finished_wave_tour_are_swept(monkeypatch) -> None:
     monkeypatch.setattr(node_module, "SECONDS_PER_SWEEP", 0.1)
     site = LedSite(task_of(), merges=MERGES)
     ended(site)
@@ -181,7 +181,7 @@ HOPS = ("dev-2", "dev-0", "dev-2", "dev-3")
 
 
 def led_along(hops=HOPS) -> tuple[np.ndarray, np.ndarray]:
-    """The model after it was led along, and the sum of what came back besides it, rounded after every visit."""
+    """Return the model after the tour, and the sum of the additional vectors, rounded after every visit."""
     w, seen = START, list[str]()
     total: np.ndarray | None = None
     for name in hops:
@@ -193,7 +193,7 @@ def led_along(hops=HOPS) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("faults", [None, BAD], ids=["clean", "bad"])
-def test_sums_of_what_visits_return_come_up_with_the_model(faults) -> None:
+def test_sums_of_extra_vectors_arrive_with_the_model(faults) -> None:
     site = LedSite(task_of(objective=Scaffold()), faults, hops=HOPS)
     ended(site)
     w, total = led_along()
@@ -202,7 +202,7 @@ def test_sums_of_what_visits_return_come_up_with_the_model(faults) -> None:
     assert there(site.leader.toured).vectors.keys() == {"model", "control_delta"}
 
 
-def test_a_visit_that_was_lost_has_no_part_in_the_sum() -> None:
+def test_lost_visit_is_excluded_from_the_sum() -> None:
     site = LedSite(task_of(objective=Scaffold()), BAD, fails={"dev-0": 1}, hops=HOPS)
     ended(site)
     _, total = led_along(("dev-2", "dev-2", "dev-3"))
@@ -210,7 +210,7 @@ def test_a_visit_that_was_lost_has_no_part_in_the_sum() -> None:
 
 
 @pytest.mark.parametrize("name", [EDGE.name, "dev-2"])
-def test_kill_minus_nine_adds_nothing_twice(name) -> None:
+def test_kill_never_adds_an_extra_vector_twice(name) -> None:
     whole = LedSite(task_of(objective=Scaffold()), hops=HOPS)
     whole.run()
     w, total = led_along()

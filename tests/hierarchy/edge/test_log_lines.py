@@ -1,17 +1,17 @@
-"""What an edge server's lines are about: a visit that came to nothing is found by its id, with what was tried then."""
+"""The subjects of an edge server's log lines: a failed visit is found by its id, with the next attempt."""
 
 from __future__ import annotations
 
-from sojourn.node.machine import Received, Say
+from sojourn.node.machine import Log, Received
 from sojourn.protocol.messages import Declined
 from tests.hierarchy.edge.site_bench import EPOCH, Bench, device, tour, visit_id
 
 
-def test_a_visit_that_is_declined_and_the_one_that_takes_its_place() -> None:
+def test_decline_and_next_visit_are_logged_with_their_ids() -> None:
     bench = Bench()
     bench.take(tour(hops=("a", "b"), on_lost_visit="skip"))
     effects = bench.edge.handle(Received(device("a"), EPOCH, Declined(visit_id(0), "hot", "81 degrees")), 1.0)
-    lost, handed = [effect for effect in effects if isinstance(effect, Say)]
+    lost, handed = [effect for effect in effects if isinstance(effect, Log)]
     assert lost.level == "warning"
     assert lost.text.endswith("a declined (hot: 81 degrees); skip")
     assert lost.about.fields == {
@@ -19,5 +19,5 @@ def test_a_visit_that_is_declined_and_the_one_that_takes_its_place() -> None:
     }  # fmt: skip
     assert handed.level == "step"
     assert (handed.text, handed.about.fields["visit"], handed.about.device) == (
-        "the model goes to b", "job/1/1/2", "b",
+        "sending the model to b", "job/1/1/2", "b",
     )  # fmt: skip

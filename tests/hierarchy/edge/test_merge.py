@@ -1,4 +1,4 @@
-"""Tours that are led in waves: all devices at once, merged at the edge server, and a restart at any point."""
+"""Tours in waves: all devices at once, merged at the edge server, with a restart at any point."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hierarchy.edge.merge import Merged, WaveMerge
 from hierarchy.edge.records import TourEnded, VisitIssued, VisitKept, VisitMissed, WaveMerged
 from sojourn.node.machine import (
     Append,
-    Did,
-    DidNot,
-    Do,
-    Keep,
-    Linked,
+    CancelWork,
+    LinkUp,
+    Log,
     Present,
     Pull,
     Pulled,
     PullFailed,
     Received,
-    Say,
     Send,
-    Undo,
-    Woke,
+    StartWork,
+    StoreBlob,
+    TimerFired,
+    WorkDone,
+    WorkFailed,
 )
 from sojourn.parts import Scaffold, TourBounds
 from sojourn.protocol.envelope import unpack_blob
@@ -47,7 +47,7 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
-from sojourn.protocol.wire import Epoch, HopEnd, TourTold, VisitReport
+from sojourn.protocol.wire import Epoch, HopEnd, HopEnds, VisitReport
 from sojourn.randomness import derive
 from sojourn.store.blobs import ref_of
 from tests.hierarchy.edge.site_bench import (
@@ -77,49 +77,49 @@ def wave_tour(hops=("a", "b"), merges=2, weighting="samples", **how) -> Tour:
 
 
 class Waves(Bench):
-    """A bench that answers for devices, whatever their order."""
+    """A bench that answers for devices in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: dict[str, Visit] = {}
-        self.works: list[Do] = []
+        self.works: list[StartWork] = []
         self.restart: list[Any] = []
 
-    def tell(self, event, now=0.0):
-        effects = super().tell(event, now)
+    def notify(self, event, now=0.0):
+        effects = super().notify(event, now)
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Visit):
                 self.asked[effect.to.name] = effect.message
-            elif isinstance(effect, Do):
+            elif isinstance(effect, StartWork):
                 self.works.append(effect)
         return effects
 
     def answers(self, name: str, now=0.0, samples=None, norm=1.0):
-        """A device's result is fetched, checked and kept."""
+        """Let a device's result be fetched, checked and kept."""
         visit = self.asked[name].id
         ref = result(f"{name}{visit.hop}")
         count = SAMPLES[name] if samples is None else samples
-        self.hear(device(name), Visited(visit, {"model": ref}, count, {}), now)
-        self.tell(Pulled(ref.digest), now)
-        return self.tell(Did(self.work, Passed({"model": ref}, {"model": ref}, norm)), now)
+        self.receive(device(name), Visited(visit, {"model": ref}, count, {}), now)
+        self.notify(Pulled(ref.digest), now)
+        return self.notify(WorkDone(self.work, Passed({"model": ref}, {"model": ref}, norm)), now)
 
     def declines(self, name: str, now=0.0):
-        return self.hear(device(name), Declined(self.asked[name].id, "hot", ""), now)
+        return self.receive(device(name), Declined(self.asked[name].id, "hot", ""), now)
 
     def merges(self, word: str, now=0.0):
-        """The wave's models are merged."""
+        """Merge the wave's models."""
         assert isinstance(self.works[-1].work, WaveMerge)
         ref = result(word)
-        return self.tell(Did(self.works[-1].key, Merged({"model": ref}, {"model": ref})), now)
+        return self.notify(WorkDone(self.works[-1].key, Merged({"model": ref}, {"model": ref})), now)
 
 
 def merge_in(effects) -> WaveMerge:
-    (do,) = [effect for effect in effects if isinstance(effect, Do)]
+    (do,) = [effect for effect in effects if isinstance(effect, StartWork)]
     assert isinstance(do.work, WaveMerge)
     return do.work
 
 
-def test_waves_from_beginning_to_end() -> None:
+def test_two_waves_run_from_order_to_result() -> None:
     bench = Waves()
     effects = bench.take(wave_tour())
     assert records(effects) == [VisitIssued("job/1/0", "a", 0), VisitIssued("job/1/0", "b", 1)]
@@ -131,12 +131,12 @@ def test_waves_from_beginning_to_end() -> None:
     effects = bench.answers("b")
     assert isinstance(effects[0].record, VisitKept)
     assert (effects[0].sync, effects[0].blobs) == (True, (result("b1").digest,))
-    assert effects[0].record.handout == {}
+    assert effects[0].record.wire_vectors == {}
     assert effects[1] == Send(device("b"), Accepted(visit_id(1, (1, 2))))
     assert sends(effects, Visit) == []
     assert bench.edge.state.tours["job/1/0"].vectors == {"model": MODEL}
     assert result("b1").digest in bench.edge.live()
-    assert sends(bench.hear(device("a"), Progress(visit_id(0), "training", 1, 5)), Prepare) == []
+    assert sends(bench.receive(device("a"), Progress(visit_id(0), "training", 1, 5)), Prepare) == []
 
     work = merge_in(bench.answers("a"))
     assert work == WaveMerge(KIT, (result("a0"), result("b1")), (30.0, 50.0), TASK)
@@ -158,7 +158,7 @@ def test_waves_from_beginning_to_end() -> None:
     (toured,) = sends(effects, Toured)
     assert (toured.vectors, toured.samples) == ({"model": result("m1")}, 80)
     assert any(isinstance(record, TourEnded) for record in records(effects))
-    (kept,) = [effect.data for effect in effects if isinstance(effect, Keep)]
+    (kept,) = [effect.data for effect in effects if isinstance(effect, StoreBlob)]
     reports = unpack_blob(kept, list[VisitReport])
     assert [(it.device, it.hop, it.samples) for it in reports] == [
         ("b", 1, 50),
@@ -166,7 +166,7 @@ def test_waves_from_beginning_to_end() -> None:
         ("a", 2, 30),
         ("b", 3, 50),
     ]
-    bench.hear(CLOUD, TourAccepted(tour_id()))
+    bench.receive(CLOUD, TourAccepted(tour_id()))
     assert bench.edge.live() == set()
     assert bench.edge.wake_at() is None
 
@@ -182,7 +182,7 @@ def test_models_are_merged_by_samples_or_uniformly() -> None:
         assert [it == result("b1") for it in work.models].count(True) == (weighting == "uniform")
 
 
-def test_one_device_has_at_most_its_share_of_a_wave() -> None:
+def test_weight_of_one_device_is_capped_in_a_wave() -> None:
     bench = Waves()
     bounds = TourBounds(most_share=0.5, most_samples=1000)
     bench.take(msgspec.structs.replace(wave_tour(("a", "b", "c", "s")), bounds=bounds))
@@ -191,21 +191,21 @@ def test_one_device_has_at_most_its_share_of_a_wave() -> None:
     assert merge_in(bench.answers("s", samples=10)).weights == (30.0, 60.0, 20.0, 10.0)
 
 
-def test_a_visit_that_comes_to_nothing_is_left_out_and_asked_again_in_the_next_wave() -> None:
+def test_lost_visit_is_skipped_and_repeated_in_the_next_wave() -> None:
     bench = Waves()
     bench.take(wave_tour(("a", "b", "c"), merges=3, lease=60.0))
     bench.answers("b", 10.0)
     assert sends(bench.declines("c", 11.0), Visit) == []
-    effects = bench.tell(Woke(), 60.0)
+    effects = bench.notify(TimerFired(), 60.0)
     assert Send(device("a"), Cancel(visit_id(0))) in effects
     assert merge_in(effects).models == (result("b1"),)
     effects = bench.merges("m0", 61.0)
     assert [it.id.hop for it in sends(effects, Visit)] == [3, 4, 5]
     assert [it.earlier for it in sends(effects, Visit)] == [1, 1, 1]
-    # Every visit of the second wave is lost: the model stays, and so does what the tour stands for.
+    # Every visit of the second wave is lost: the model and the tour's sample count stay.
     for name in "abc":
         effects = bench.declines(name, 62.0)
-    assert not any(isinstance(effect, Do) for effect in effects)
+    assert not any(isinstance(effect, StartWork) for effect in effects)
     assert WaveMerged("job/1/0", {}, {}) in records(effects)
     assert [it.vectors["model"] for it in sends(effects, Visit)] == [result("m0")] * 3
     assert [it.id.hop for it in sends(effects, Visit)] == [6, 7, 8]
@@ -215,7 +215,7 @@ def test_a_visit_that_comes_to_nothing_is_left_out_and_asked_again_in_the_next_w
     assert (toured.vectors, toured.samples) == ({"model": result("m0")}, 50)
 
 
-def test_a_tour_whose_every_wave_was_lost_brings_no_model() -> None:
+def test_tour_without_results_returns_no_model() -> None:
     bench = Waves()
     bench.take(wave_tour(merges=2))
     for _ in range(2):
@@ -225,17 +225,17 @@ def test_a_tour_whose_every_wave_was_lost_brings_no_model() -> None:
     assert (toured.vectors, toured.samples) == ({}, 0)
 
 
-def test_a_gate_that_refuses_leaves_the_others_alone() -> None:
+def test_gate_rejection_leaves_other_results_alone() -> None:
     bench = Waves()
     bench.take(wave_tour())
-    bench.hear(device("a"), Visited(visit_id(0), {"model": result("a0")}, 30, {}))
-    bench.tell(Pulled(result("a0").digest))
-    effects = bench.tell(Did(bench.work, Failed("not finite")))
+    bench.receive(device("a"), Visited(visit_id(0), {"model": result("a0")}, 30, {}))
+    bench.notify(Pulled(result("a0").digest))
+    effects = bench.notify(WorkDone(bench.work, Failed("not finite")))
     assert Send(device("a"), Discarded(visit_id(0), "by edge server e, because not finite")) in effects
     assert merge_in(bench.answers("b")).models == (result("b1"),)
 
 
-def test_a_lost_visit_of_a_wave_is_retried_under_a_new_number() -> None:
+def test_lost_visit_is_retried_under_a_new_number() -> None:
     bench = Waves()
     bench.take(wave_tour(on_lost_visit="retry", retries=1))
     bench.answers("b")
@@ -244,7 +244,7 @@ def test_a_lost_visit_of_a_wave_is_retried_under_a_new_number() -> None:
     assert merge_in(bench.declines("a")).models == (result("b1"),)
 
 
-def test_a_spare_stands_in_for_one_wave() -> None:
+def test_spare_replaces_a_device_for_one_wave() -> None:
     bench = Waves()
     bench.take(wave_tour(spares=("s",), on_lost_visit="swap"))
     (spare,) = sends(bench.declines("a"), Visit)
@@ -260,14 +260,14 @@ def test_a_spare_stands_in_for_one_wave() -> None:
     assert sends(bench.merges("m1"), Toured)[0].samples == 37
 
 
-def test_an_attempt_that_is_stale_is_asked_again_in_a_wave_too() -> None:
+def test_stale_attempt_is_repeated_in_a_wave() -> None:
     bench = Waves()
     bench.take(wave_tour(on_lost_visit="skip"))
-    effects = bench.hear(device("b"), Declined(visit_id(1, (1, 2)), "stale", ""))
+    effects = bench.receive(device("b"), Declined(visit_id(1, (1, 2)), "stale", ""))
     assert [it.id for it in sends(effects, Visit)] == [visit_id(1, (1, 3))]
 
 
-def test_the_gate_compares_with_norms_of_earlier_waves_whatever_came_first() -> None:
+def test_gate_uses_norms_of_earlier_waves_only() -> None:
     bench = Waves()
     bench.take(wave_tour())
     bench.answers("b", norm=4.0)
@@ -280,108 +280,108 @@ def test_the_gate_compares_with_norms_of_earlier_waves_whatever_came_first() -> 
     assert bench.works[-1].work.checkpoint == {"model": result("m0")}
 
 
-def test_leases_are_each_devices_own() -> None:
+def test_each_device_has_its_own_lease() -> None:
     bench = Waves()
     bench.take(wave_tour(lease=60.0))
-    bench.edge.heard(device("b"), 10, 50.0, spoke=True)
-    lost = [it.report.device for it in records(bench.tell(Woke(), 60.0)) if isinstance(it, VisitMissed)]
+    bench.edge.on_traffic(device("b"), 10, 50.0, sign_of_life=True)
+    lost = [it.report.device for it in records(bench.notify(TimerFired(), 60.0)) if isinstance(it, VisitMissed)]
     assert lost == ["a"]
-    assert not any(isinstance(it, VisitMissed) for it in records(bench.tell(Woke(), 109.0)))
+    assert not any(isinstance(it, VisitMissed) for it in records(bench.notify(TimerFired(), 109.0)))
     assert there(bench.edge.wake_at()) <= 110
-    lost = [it.report.device for it in records(bench.tell(Woke(), 110.0)) if isinstance(it, VisitMissed)]
+    lost = [it.report.device for it in records(bench.notify(TimerFired(), 110.0)) if isinstance(it, VisitMissed)]
     assert lost == ["b"]
 
 
-def test_progress_is_told_of_the_whole_tour() -> None:
+def test_progress_covers_the_whole_tour() -> None:
     bench = Waves()
     bench.take(wave_tour(("a", "b", "c")))
-    (report,) = sends(bench.tell(Woke(), 1.0), TourProgress)
-    assert report == TourProgress(tour_id(), 0, 6, None, 0, 0, 0, 0, TourTold((), 2))
-    bench.edge.heard(device("b"), 10, 2.0, spoke=True)
-    (report,) = sends(bench.hear(device("b"), Progress(visit_id(1, (1, 2)), "training", 3, 9), 2.0), TourProgress)
-    assert report == TourProgress(tour_id(), 0, 6, "b", 3, 9, 0, 10, TourTold((), 2))
+    (report,) = sends(bench.notify(TimerFired(), 1.0), TourProgress)
+    assert report == TourProgress(tour_id(), 0, 6, None, 0, 0, 0, 0, HopEnds((), 2))
+    bench.edge.on_traffic(device("b"), 10, 2.0, sign_of_life=True)
+    (report,) = sends(bench.receive(device("b"), Progress(visit_id(1, (1, 2)), "training", 3, 9), 2.0), TourProgress)
+    assert report == TourProgress(tour_id(), 0, 6, "b", 3, 9, 0, 10, HopEnds((), 2))
     (report,) = sends(bench.answers("b", 3.0), TourProgress)
-    assert report == TourProgress(tour_id(), 1, 6, None, 0, 0, 0, 10, TourTold((HopEnd(1, "b", "done"),), 2))
+    assert report == TourProgress(tour_id(), 1, 6, None, 0, 0, 0, 10, HopEnds((HopEnd(1, "b", "done"),), 2))
     bench.declines("c", 4.0)
     bench.answers("a", 5.0)
     report = sends(bench.merges("m0", 6.0), TourProgress)[-1]
-    assert report == TourProgress(tour_id(), 3, 6, None, 0, 0, 1, 10, TourTold((), 2))  # a new wave
+    assert report == TourProgress(tour_id(), 3, 6, None, 0, 0, 1, 10, HopEnds((), 2))  # a new wave
 
 
-def test_a_device_of_a_wave_that_is_at_work_for_another_tour_is_waited_for() -> None:
+def test_wave_waits_for_a_device_busy_with_another_tour() -> None:
     bench = Waves()
     bench.take(tour(("b",), number=1))
     effects = bench.take(wave_tour())
     assert [it.id for it in sends(effects, Visit)] == [visit_id(0)]
     bench.answers("a")
-    effects = bench.hear(device("b"), Declined(visit_id(0, number=1), "hot", ""))
+    effects = bench.receive(device("b"), Declined(visit_id(0, number=1), "hot", ""))
     assert [it.id for it in sends(effects, Visit)] == [visit_id(1, (1, 2))]
     assert merge_in(bench.answers("b")).models == (result("a0"), result("b1"))
 
 
-def test_a_device_born_again_is_asked_again_for_its_own_visit() -> None:
+def test_restarted_device_gets_its_own_visit_again() -> None:
     bench = Waves()
     bench.take(wave_tour())
-    (again,) = sends(bench.tell(Present(device("b"), Epoch(2, b"abcdefgh"), Birth())), Visit)
+    (again,) = sends(bench.notify(Present(device("b"), Epoch(2, b"abcdefgh"), Birth())), Visit)
     assert again == bench.asked["b"]
     assert again.id == visit_id(1, (1, 2))
 
 
-def test_a_wave_that_is_dropped_is_cancelled_everywhere() -> None:
+def test_cancelled_wave_is_cancelled_on_all_devices() -> None:
     bench = Waves()
     bench.take(wave_tour(("a", "b", "c")))
     bench.take(tour(("b",), number=1))
     bench.answers("a")
-    bench.hear(device("b"), Visited(visit_id(1, (1, 2)), {"model": result("b1")}, 5, {}))
-    bench.tell(Pulled(result("b1").digest))
-    bench.hear(device("c"), Visited(visit_id(2, (1, 3)), {"model": result("c2")}, 5, {}))
-    effects = bench.hear(CLOUD, TourCancel(tour_id()))
-    assert Undo(bench.work) in effects
+    bench.receive(device("b"), Visited(visit_id(1, (1, 2)), {"model": result("b1")}, 5, {}))
+    bench.notify(Pulled(result("b1").digest))
+    bench.receive(device("c"), Visited(visit_id(2, (1, 3)), {"model": result("c2")}, 5, {}))
+    effects = bench.receive(CLOUD, TourCancel(tour_id()))
+    assert CancelWork(bench.work) in effects
     assert [it.visit.hop for it in sends(effects, Cancel)] == [1, 2]
     assert [it.id for it in sends(effects, Visit)] == [visit_id(0, number=1)]
-    assert bench.tell(Did(bench.work, Passed({"model": result("b1")}, {}, 1.0))) == []
-    assert bench.tell(Pulled(result("c2").digest)) == []
+    assert bench.notify(WorkDone(bench.work, Passed({"model": result("b1")}, {}, 1.0))) == []
+    assert bench.notify(Pulled(result("c2").digest)) == []
     late = Visited(visit_id(0), {"model": result("a0")}, 30, {})
-    assert sends(bench.hear(device("a"), late)) == [Accepted(visit_id(0))]
-    bench.hear(CLOUD, TourCancel(tour_id(number=1)))
+    assert sends(bench.receive(device("a"), late)) == [Accepted(visit_id(0))]
+    bench.receive(CLOUD, TourCancel(tour_id(number=1)))
     assert bench.edge.live() == set()
     assert bench.edge.wake_at() is None
 
 
-def test_a_later_attempt_takes_the_place_of_a_wave_that_is_being_merged() -> None:
+def test_later_attempt_replaces_a_wave_being_merged() -> None:
     bench = Waves()
     bench.take(wave_tour())
     bench.answers("a")
     bench.answers("b")
     old = bench.works[-1].key
-    effects = bench.hear(CLOUD, wave_tour(attempt=2))
-    assert Undo(old) in effects
-    assert bench.tell(Did(old, Merged({"model": result("m0")}, {"model": result("m0")}))) == []
+    effects = bench.receive(CLOUD, wave_tour(attempt=2))
+    assert CancelWork(old) in effects
+    assert bench.notify(WorkDone(old, Merged({"model": result("m0")}, {"model": result("m0")}))) == []
 
 
-def test_a_merge_is_not_begun_twice_when_a_device_is_free_that_nobody_waits_for_any_more() -> None:
+def test_freed_device_does_not_start_a_second_merge() -> None:
     bench = Waves()
     bench.take(tour(("a",)))
     bench.take(wave_tour(("a",), number=1))
     bench.take(wave_tour(("b",), number=1, attempt=2))
     merge_in(bench.answers("b"))
-    effects = bench.hear(CLOUD, TourCancel(tour_id(number=0)))
-    assert not any(isinstance(effect, Do) for effect in effects)
+    effects = bench.receive(CLOUD, TourCancel(tour_id(number=0)))
+    assert not any(isinstance(effect, StartWork) for effect in effects)
     assert sends(bench.merges("m0"), Visit)
 
 
 def restarted(bench: Waves) -> Waves:
-    """The same edge server after kill -9."""
+    """Return the same edge server after kill -9."""
     twin = Waves()
     twin.records, twin.edge = list(bench.records), bench.replayed()
     for effect in twin.edge.start(0.0):
         assert isinstance(effect, Pull | Send)
-    twin.tell(Pulled(KIT.digest))
-    twin.restart = twin.tell(Pulled(MODEL.digest))  # what it does once it has all again
+    twin.notify(Pulled(KIT.digest))
+    twin.restart = twin.notify(Pulled(MODEL.digest))  # what it does once it has all again
     return twin
 
 
-def test_a_restart_in_the_middle_of_a_wave_keeps_what_was_kept() -> None:
+def test_restart_during_a_wave_keeps_its_results() -> None:
     bench = Waves()
     bench.take(wave_tour(("a", "b", "c"), on_lost_visit="retry"))
     bench.answers("b")
@@ -391,12 +391,12 @@ def test_a_restart_in_the_middle_of_a_wave_keeps_what_was_kept() -> None:
     assert [it.id for it in sends(twin.restart, Visit)] == [visit_id(0, (1, 1)), visit_id(2, (1, 4))]
     assert sends(twin.restart, Visit) == [bench.asked["a"], bench.asked["c"]]
     late = Visited(visit_id(1, (1, 2)), {"model": result("b1")}, 50, {})
-    assert sends(twin.hear(device("b"), late)) == [Accepted(visit_id(1, (1, 2)))]
+    assert sends(twin.receive(device("b"), late)) == [Accepted(visit_id(1, (1, 2)))]
     twin.answers("a")
     assert merge_in(twin.answers("c")).models == (result("a0"), result("b1"), result("c2"))
 
 
-def test_a_restart_before_a_merge_merges_again() -> None:
+def test_restart_before_a_merge_repeats_it() -> None:
     bench = Waves()
     bench.take(wave_tour())
     bench.answers("a")
@@ -409,60 +409,60 @@ def test_a_restart_before_a_merge_merges_again() -> None:
     assert [it.earlier for it in sends(twin.restart, Visit)] == [2, 2]
 
 
-def test_a_merge_without_room_is_tried_again() -> None:
+def test_merge_on_a_full_disk_is_retried() -> None:
     bench = Waves()
     bench.take(wave_tour())
     bench.answers("a")
     work = merge_in(bench.answers("b"))
-    bench.tell(DidNot(bench.works[-1].key, "DiskFull", "no space"), 1.0)
-    assert not any(isinstance(effect, Pull) for effect in bench.tell(Woke(), 5.9))
-    assert sum(isinstance(effect, Pull) for effect in bench.tell(Woke(), 6.0)) == 2
-    bench.tell(Pulled(KIT.digest), 6.0)
-    assert merge_in(bench.tell(Pulled(MODEL.digest), 6.0)) == work
+    bench.notify(WorkFailed(bench.works[-1].key, "disk", "no space"), 1.0)
+    assert not any(isinstance(effect, Pull) for effect in bench.notify(TimerFired(), 5.9))
+    assert sum(isinstance(effect, Pull) for effect in bench.notify(TimerFired(), 6.0)) == 2
+    bench.notify(Pulled(KIT.digest), 6.0)
+    assert merge_in(bench.notify(Pulled(MODEL.digest), 6.0)) == work
     assert sends(bench.merges("m0"), Visit)
 
 
-def test_a_merge_that_cannot_be_done_costs_the_wave() -> None:
+def test_failed_merge_discards_the_wave() -> None:
     bench = Waves()
     bench.take(wave_tour())
     bench.answers("a")
     bench.answers("b")
-    effects = bench.tell(DidNot(bench.works[-1].key, "InvalidBlob", "damaged"))
-    assert any(isinstance(effect, Say) and effect.level == "error" for effect in effects)
+    effects = bench.notify(WorkFailed(bench.works[-1].key, "failed", "damaged"))
+    assert any(isinstance(effect, Log) and effect.level == "error" for effect in effects)
     assert [it.id.hop for it in sends(effects, Visit)] == [2, 3]
     assert [it.vectors["model"] for it in sends(effects, Visit)] == [MODEL] * 2
 
 
-def test_a_compressed_wave_is_handed_out_and_wrapped_as_the_job_says() -> None:
+def test_compressed_wave_is_sent_and_wrapped_with_job_encoding() -> None:
     bench = Waves()
     bench.take(wave_tour(("a",), encoding="int8"))
     exact, handed = result("m0"), result("h0", "int8")
     for word in (b"x0x0x", b"x1x1x"):
         visit, ref = bench.asked["a"], ref_of(word, "int8", delta=True)
-        bench.hear(device("a"), Visited(visit.id, {"model": ref}, 30, {}))
-        bench.tell(Pulled(ref.digest))
+        bench.receive(device("a"), Visited(visit.id, {"model": ref}, 30, {}))
+        bench.notify(Pulled(ref.digest))
         assert bench.works[-1].work.checkpoint == ({"model": exact} if visit.id.hop else {"model": MODEL})
         passed = Passed({"model": result("a")}, {"model": handed}, 1.0)
-        assert merge_in(bench.tell(Did(bench.work, passed))).models == (result("a"),)
-        effects = bench.tell(Did(bench.work, Merged({"model": exact}, {"model": handed})))
+        assert merge_in(bench.notify(WorkDone(bench.work, passed))).models == (result("a"),)
+        effects = bench.notify(WorkDone(bench.work, Merged({"model": exact}, {"model": handed})))
     assert bench.asked["a"].vectors == {"model": handed}
-    (wrap,) = [effect.work for effect in effects if isinstance(effect, Do)]
+    (wrap,) = [effect.work for effect in effects if isinstance(effect, StartWork)]
     assert wrap == Wrap(KIT, MODEL, {"model": exact}, msgspec.structs.replace(TASK, encoding="int8"))
-    (toured,) = sends(bench.tell(DidNot(bench.work, "DiskFull", "no space")), Toured)
+    (toured,) = sends(bench.notify(WorkFailed(bench.work, "disk", "no space")), Toured)
     assert toured.vectors == {"model": exact}
 
 
 @pytest.mark.parametrize("change", [{"objective": Scaffold()}, {"kind": "estimate"}])
-def test_what_cannot_be_merged_is_not_taken(change) -> None:
+def test_unmergeable_task_is_rejected(change) -> None:
     bench = Waves()
     whole = wave_tour()
-    (warning,) = bench.hear(CLOUD, msgspec.structs.replace(whole, task=msgspec.structs.replace(TASK, **change)))
-    assert isinstance(warning, Say)
+    (warning,) = bench.receive(CLOUD, msgspec.structs.replace(whole, task=msgspec.structs.replace(TASK, **change)))
+    assert isinstance(warning, Log)
     assert warning.level == "warning"
     assert bench.edge.state.tours == {}
 
 
-def test_a_device_that_stands_twice_in_a_wave_is_visited_twice_and_weighed_once() -> None:
+def test_duplicate_device_is_visited_twice_and_weighed_once() -> None:
     bench = Waves()
     bench.take(wave_tour(("a", "a"), merges=1))
     assert bench.asked["a"].id.hop == 0
@@ -473,7 +473,7 @@ def test_a_device_that_stands_twice_in_a_wave_is_visited_twice_and_weighed_once(
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_any_course_of_waves_can_be_replayed(seed) -> None:
+def test_random_event_sequences_replay_identically(seed) -> None:
     draw = random.Random(seed)
     bench = Waves()
     for step in range(200):
@@ -481,7 +481,7 @@ def test_any_course_of_waves_can_be_replayed(seed) -> None:
         tours = bench.edge.state.tours.values()
         current = [t.visit(hop) for t in tours for hop, at in t.visiting().items() if at == name]
         where = draw.choice([visit_id(draw.randint(0, 3), (1, draw.randint(1, 9)), number), *current * 6])
-        work = draw.choice(bench.works[-3:]) if bench.works else Do("none", None)
+        work = draw.choice(bench.works[-3:]) if bench.works else StartWork("none", None)
         merged = isinstance(work.work, WaveMerge)
         ref = result(f"m{step}")
         good = Merged({"model": ref}, {"model": ref}) if merged else Passed({"model": ref}, {"model": ref}, 1.0)
@@ -499,23 +499,23 @@ def test_any_course_of_waves_can_be_replayed(seed) -> None:
             Pulled(MODEL.digest),
             *[Received(device(name), EPOCH, Visited(where, {"model": result(f"{name}{where.hop}")}, 5, {}))] * 3,
             *[Pulled(result(f"{name}{where.hop}").digest)] * 3,
-            *[Did(work.key, good)] * 3,
+            *[WorkDone(work.key, good)] * 3,
             Received(device(name), EPOCH, Progress(where, "training", 1, 2)),
             Received(device(name), EPOCH, Declined(where, draw.choice(["hot", "stale"]), "")),
-            Did(work.key, Failed("no")) if not merged else Linked(),
-            DidNot(work.key, draw.choice(["Fault", "DiskFull"]), "no"),
-            Woke(),
+            WorkDone(work.key, Failed("no")) if not merged else LinkUp(),
+            WorkFailed(work.key, draw.choice(["failed", "disk"]), "no"),
+            TimerFired(),
             PullFailed(result(f"{name}{where.hop}").digest, "gone"),
             PullFailed(MODEL.digest, "disk"),
             Present(device(name), Epoch(draw.randint(1, 3), bytes(8)), draw.choice(PRESENCES)),
         ]
         if draw.random() < 0.02:
             events = [Received(CLOUD, EPOCH, draw.choice(DISMISSALS)(tour_id(2, number)))]
-        bench.tell(draw.choice(events), step * 2.0)
+        bench.notify(draw.choice(events), step * 2.0)
         bench.edge.live()
         for key, held in bench.edge.state.tours.items():
             running = bench.edge.site.running[key]
-            assert held.over <= held.visits
+            assert held.ended_visits <= held.visits
             assert running.visits.keys() <= held.visiting().keys()
             assert running.state == "gathering" or running.visits.keys() == held.visiting().keys()
             assert set(held.open_visits) | set(held.results) <= set(held.wave)

@@ -11,26 +11,25 @@ import pytest
 from hierarchy.edge.gate import Check, Failed, Passed, Wrap, Wrapped
 from hierarchy.edge.records import TOURS_REMEMBERED, TourEnded, VisitIssued, VisitKept, VisitMissed
 from hierarchy.edge.server import EdgeServer
-from hierarchy.edge.visits import STALE
+from hierarchy.edge.visits import MAX_STALE
 from sojourn.node.machine import (
     Append,
-    Did,
-    DidNot,
-    Do,
-    Keep,
-    Linked,
+    CancelWork,
+    LinkUp,
+    Log,
     Present,
     Pull,
     Pulled,
     PullFailed,
     Received,
-    Say,
     Send,
-    Undo,
-    Woke,
+    StartWork,
+    StoreBlob,
+    TimerFired,
+    WorkDone,
+    WorkFailed,
 )
 from sojourn.parts import Scaffold, TourBounds
-from sojourn.protocol.abilities import OF_MODELS
 from sojourn.protocol.messages import (
     Accepted,
     Birth,
@@ -52,6 +51,7 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
+from sojourn.protocol.task import OF_MODELS
 from sojourn.protocol.wire import Epoch, Offer
 from sojourn.store.blobs import ref_of
 from tests.hierarchy.edge.site_bench import (
@@ -74,18 +74,18 @@ from tests.sojourn.store.replays import sends, without_steps
 from tests.there import there
 
 
-def test_a_tour_from_beginning_to_end() -> None:
+def test_tour_runs_from_order_to_result() -> None:
     bench = Bench()
-    effects = bench.hear(CLOUD, tour())
-    assert [type(effect) for effect in effects if type(effect).__name__ != "Say"] == [Append, Send, Pull, Pull]
+    effects = bench.receive(CLOUD, tour())
+    assert [type(effect) for effect in effects if type(effect).__name__ != "Log"] == [Append, Send, Pull, Pull]
     assert sends(effects) == [TourProgress(tour_id(), 0, 2, None, 0, 0, 0, 0)]
-    assert bench.tell(Pulled(KIT.digest)) == []
-    effects = bench.tell(Pulled(MODEL.digest))
+    assert bench.notify(Pulled(KIT.digest)) == []
+    effects = bench.notify(Pulled(MODEL.digest))
     (first,) = sends(effects, Visit)
     assert first.id == visit_id(0, (1, 1))
     assert first.vectors == {"model": MODEL}
     assert records(effects) == [VisitIssued("job/1/0", "a")]
-    (prepare,) = sends(bench.hear(device("a"), Progress(visit_id(0), "training", 1, 5)), Prepare)
+    (prepare,) = sends(bench.receive(device("a"), Progress(visit_id(0), "training", 1, 5)), Prepare)
     assert prepare == Prepare("job", KIT, TASK)
     (check,) = bench.visited("a", visit_id(0))
     assert isinstance(check.work, Check)
@@ -101,14 +101,14 @@ def test_a_tour_from_beginning_to_end() -> None:
     (check,) = bench.visited("b", visit_id(1, (1, 2)))
     assert check.work.norms == (1.0, 1.0)
     effects = bench.passes("b")
-    kinds = [type(effect).__name__ for effect in effects if isinstance(effect, Append | Keep | Send)]
-    assert kinds == ["Append", "Send", "Keep", "Append", "Send"]
+    kinds = [type(effect).__name__ for effect in effects if isinstance(effect, Append | StoreBlob | Send)]
+    assert kinds == ["Append", "Send", "StoreBlob", "Append", "Send"]
     (toured,) = sends(effects, Toured)
     assert (toured.vectors, toured.samples) == ({"model": result("b")}, 10)
     ended = next(e for e in effects if isinstance(e, Append) and isinstance(e.record, TourEnded))
     assert ended.sync
     assert set(ended.blobs) == {result("b").digest, toured.reports.digest}
-    assert records(bench.hear(CLOUD, TourAccepted(tour_id())))
+    assert records(bench.receive(CLOUD, TourAccepted(tour_id())))
     assert bench.edge.state.tours == {}
     assert bench.edge.site.running == {}
     assert bench.edge.live() == set()
@@ -122,10 +122,10 @@ def scaffold_tour(kind="train", hops=("a", "b", "c")) -> Tour:
     return msgspec.structs.replace(tour(hops), task=task, vectors={"model": MODEL, "control": CONTROL})
 
 
-def test_sums_of_extra_vectors_go_up_and_never_to_a_device() -> None:
+def test_extra_vector_sums_go_up_and_never_to_a_device() -> None:
     bench = Bench()
     bench.take(scaffold_tour())
-    visits = sends(bench.tell(Pulled(CONTROL.digest)), Visit)
+    visits = sends(bench.notify(Pulled(CONTROL.digest)), Visit)
     for number, name in enumerate("abc"):
         (visit,) = visits
         start = result("abc"[number - 1]) if number else MODEL
@@ -133,49 +133,49 @@ def test_sums_of_extra_vectors_go_up_and_never_to_a_device() -> None:
         assert visit.earlier == number
         extra, total = (ref_of(f"{word}{name}".ljust(5).encode(), "float32") for word in ("x", "sum"))
         answer = Visited(visit.id, {"model": result(name), "control_delta": extra}, 5, {})
-        pulls = bench.hear(device(name), answer)
+        pulls = bench.receive(device(name), answer)
         assert [effect.ref for effect in pulls] == [result(name), extra]
-        assert bench.tell(Pulled(extra.digest)) == []
+        assert bench.notify(Pulled(extra.digest)) == []
         assert extra.digest in bench.edge.live()
-        (check,) = bench.tell(Pulled(result(name).digest))
+        (check,) = bench.notify(Pulled(result(name).digest))
         assert check.work.result == answer.vectors
         sums = {"control_delta": ref_of(f"sum{'abc'[number - 1]}".ljust(5).encode(), "float32")} if number else {}
         assert check.work.checkpoint == {"model": start, **sums}
         passed = Passed({"model": result(name), "control_delta": total}, {"model": result(name)}, 1.0)
-        effects = bench.tell(Did(bench.work, passed))
+        effects = bench.notify(WorkDone(bench.work, passed))
         assert set(effects[0].blobs) == {result(name).digest, total.digest}
         visits = sends(effects, Visit)
     (toured,) = sends(effects, Toured)
     assert toured.vectors == {"model": result("c"), "control_delta": ref_of(b"sumc ", "float32")}
 
 
-def test_a_lost_visit_is_not_counted_as_an_earlier_one() -> None:
+def test_lost_visit_is_not_counted_as_an_earlier_one() -> None:
     bench = Bench()
     (first,) = sends(bench.take(tour(("a", "b", "a"))), Visit)
-    (second,) = sends(bench.hear(device("a"), Declined(visit_id(0), "hot", "")), Visit)
+    (second,) = sends(bench.receive(device("a"), Declined(visit_id(0), "hot", "")), Visit)
     bench.visited("b", visit_id(1, (1, 2)))
     (third,) = sends(bench.passes("b"), Visit)
     assert [it.earlier for it in (first, second, third)] == [0, 0, 1]
-    (again,) = sends(bench.tell(Present(device("a"), Epoch(2, b"abcdefgh"), Birth())), Visit)
+    (again,) = sends(bench.notify(Present(device("a"), Epoch(2, b"abcdefgh"), Birth())), Visit)
     assert again == third
 
 
-def test_an_unchanged_model_goes_up_too_but_not_from_an_estimate_that_made_none() -> None:
+def test_unchanged_model_is_returned_unless_estimate_made_none() -> None:
     bench = Bench()
     bench.take(tour(("a",)))
-    bench.hear(device("a"), Visited(visit_id(0), {"model": MODEL}, 5, {}))
-    bench.tell(Pulled(MODEL.digest))
-    (toured,) = sends(bench.tell(Did(bench.work, Passed({"model": MODEL}, {"model": MODEL}, 0.0))), Toured)
+    bench.receive(device("a"), Visited(visit_id(0), {"model": MODEL}, 5, {}))
+    bench.notify(Pulled(MODEL.digest))
+    (toured,) = sends(bench.notify(WorkDone(bench.work, Passed({"model": MODEL}, {"model": MODEL}, 0.0))), Toured)
     assert toured.vectors == {"model": MODEL}
     bench = Bench()
     estimate = msgspec.structs.replace(TASK, kind="estimate")
     bench.take(msgspec.structs.replace(tour(("a",)), task=estimate))
-    (check,) = bench.hear(device("a"), Visited(visit_id(0), {}, 5, {}, (0.5,)))
-    (toured,) = sends(bench.tell(Did(check.key, Passed({}, {}, 0.0))), Toured)
+    (check,) = bench.receive(device("a"), Visited(visit_id(0), {}, 5, {}, (0.5,)))
+    (toured,) = sends(bench.notify(WorkDone(check.key, Passed({}, {}, 0.0))), Toured)
     assert toured.vectors == {}
 
 
-def test_what_an_estimate_made_is_not_handed_on() -> None:
+def test_model_made_by_an_estimate_is_not_passed_on() -> None:
     bench = Bench()
     bench.take(msgspec.structs.replace(tour(), task=msgspec.structs.replace(TASK, kind="estimate")))
     bench.visited("a", visit_id(0))
@@ -183,18 +183,18 @@ def test_what_an_estimate_made_is_not_handed_on() -> None:
     assert second.vectors == {"model": MODEL}
 
 
-def test_a_tour_that_waited_in_vain_does_not_set_out_before_it_has_all() -> None:
+def test_freed_device_starts_a_queued_tour_only_with_all_inputs() -> None:
     bench = Bench()
     bench.take(tour(("a",)))
     bench.take(tour(("a",), number=1))
-    bench.hear(CLOUD, tour(("a",), number=1, attempt=2))
-    assert sends(bench.hear(CLOUD, TourCancel(tour_id(number=0))), Visit) == []
-    bench.tell(Pulled(KIT.digest))
-    (visit,) = sends(bench.tell(Pulled(MODEL.digest)), Visit)
+    bench.receive(CLOUD, tour(("a",), number=1, attempt=2))
+    assert sends(bench.receive(CLOUD, TourCancel(tour_id(number=0))), Visit) == []
+    bench.notify(Pulled(KIT.digest))
+    (visit,) = sends(bench.notify(Pulled(MODEL.digest)), Visit)
     assert visit.id == visit_id(0, (2, 1), 1)
 
 
-def test_answers_wait_until_the_edge_server_has_again_what_it_judges_them_by() -> None:
+def test_results_wait_until_inputs_are_fetched_after_restart() -> None:
     bench = Bench()
     bench.take(tour())
     twin = bench.replayed()
@@ -208,81 +208,81 @@ def test_answers_wait_until_the_edge_server_has_again_what_it_judges_them_by() -
     assert [type(effect) for effect in effects] == [Pull]
 
 
-def test_a_tour_asked_again_is_answered_with_progress() -> None:
+def test_repeated_tour_order_is_answered_with_progress() -> None:
     bench = Bench()
     bench.take(tour())
     before = bench.edge.snapshot()
     for _ in range(2):
-        effects = bench.hear(CLOUD, tour())
+        effects = bench.receive(CLOUD, tour())
         assert [type(message) for message in sends(effects)] == [TourProgress]
         assert bench.edge.snapshot() == before
 
 
-def test_a_later_attempt_of_a_tour_takes_its_place_and_an_older_one_does_not() -> None:
+def test_later_attempt_replaces_a_tour_and_older_is_ignored() -> None:
     bench = Bench()
     bench.take(tour(attempt=2))
-    assert bench.hear(CLOUD, tour(attempt=1)) == []
-    effects = bench.hear(CLOUD, tour(("b",), attempt=3))
+    assert bench.receive(CLOUD, tour(attempt=1)) == []
+    effects = bench.receive(CLOUD, tour(("b",), attempt=3))
     assert Send(device("a"), Cancel(visit_id(0, (2, 1)))) in effects
     assert bench.edge.state.tours["job/1/0"].route == ["b"]
-    bench.hear(CLOUD, TourCancel(tour_id(3)))
+    bench.receive(CLOUD, TourCancel(tour_id(3)))
     for attempt in (1, 2, 3):
-        assert bench.hear(CLOUD, tour(attempt=attempt)) == []
-    assert bench.hear(CLOUD, tour(attempt=4))
+        assert bench.receive(CLOUD, tour(attempt=attempt)) == []
+    assert bench.receive(CLOUD, tour(attempt=4))
 
 
 @pytest.mark.parametrize("message", [TourCancel, TourAccepted, lambda tour: TourDiscarded(tour, "late")])
-def test_an_old_settlement_does_not_end_a_newer_attempt(message) -> None:
+def test_old_settlement_does_not_end_a_newer_attempt(message) -> None:
     bench = Bench()
     bench.take(tour(attempt=2))
-    assert bench.hear(CLOUD, message(tour_id(1))) == []
-    assert bench.hear(CLOUD, message(tour_id(2)))
+    assert bench.receive(CLOUD, message(tour_id(1))) == []
+    assert bench.receive(CLOUD, message(tour_id(2)))
     assert bench.edge.state.tours == {}
-    assert bench.hear(CLOUD, message(tour_id(2))) == []
+    assert bench.receive(CLOUD, message(tour_id(2))) == []
 
 
 @pytest.mark.parametrize(
     ("vectors", "words"),
     [
-        ({"model": result("a"), "junk": result("b")}, "nobody asked for the vector 'junk'"),
+        ({"model": result("a"), "junk": result("b")}, "unexpected vector 'junk'"),
         ({"model": ref_of(bytes(1_000_000), "float32")}, "1000000 bytes of float32"),
         ({"model": result("a", "int8")}, "5 bytes of int8"),
     ],
 )
-def test_a_result_that_cannot_be_right_is_not_fetched(vectors, words) -> None:
+def test_invalid_result_is_not_fetched(vectors, words) -> None:
     bench = Bench()
     bench.take(tour())
-    effects = bench.hear(device("a"), Visited(visit_id(0), vectors, 5, {}))
+    effects = bench.receive(device("a"), Visited(visit_id(0), vectors, 5, {}))
     assert not [effect for effect in effects if isinstance(effect, Pull)]
     (missed,) = [record for record in records(effects) if isinstance(record, VisitMissed)]
     assert words in missed.report.reason
     assert sends(effects, Discarded)[0].visit == visit_id(0)
 
 
-def test_answers_that_are_not_current_are_settled_at_once() -> None:
+def test_outdated_results_are_settled_at_once() -> None:
     bench = Bench()
     bench.take(tour())
     others = (("a", visit_id(0, (1, 2))), ("b", visit_id(0)), ("a", visit_id(1)), ("x", visit_id(0, number=9)))
     for sender, where in others:
-        assert [type(m) for m in sends(bench.hear(device(sender), Visited(where, {}, 1, {})))] == [Discarded]
-        assert sends(bench.hear(device(sender), Progress(where, "training", 0, 0))) == [Cancel(where)]
-        assert bench.hear(device(sender), Declined(where, "hot", "")) == [Send(device(sender), Cancel(where))]
+        assert [type(m) for m in sends(bench.receive(device(sender), Visited(where, {}, 1, {})))] == [Discarded]
+        assert sends(bench.receive(device(sender), Progress(where, "training", 0, 0))) == [Cancel(where)]
+        assert bench.receive(device(sender), Declined(where, "hot", "")) == [Send(device(sender), Cancel(where))]
     bench.visited("a", visit_id(0))
     bench.passes("a")
     answer = Visited(visit_id(0), {"model": result("a")}, 5, {})
-    assert sends(bench.hear(device("a"), answer)) == [Accepted(visit_id(0))]
+    assert sends(bench.receive(device("a"), answer)) == [Accepted(visit_id(0))]
     late = Progress(visit_id(0), "training", 0, 0)  # a cancel could overtake what was accepted
-    assert sends(bench.hear(device("a"), late)) == [Accepted(visit_id(0))]
-    bench.hear(CLOUD, TourCancel(tour_id()))
-    assert sends(bench.hear(device("a"), answer)) == [Accepted(visit_id(0))]
+    assert sends(bench.receive(device("a"), late)) == [Accepted(visit_id(0))]
+    bench.receive(CLOUD, TourCancel(tour_id()))
+    assert sends(bench.receive(device("a"), answer)) == [Accepted(visit_id(0))]
 
 
-def test_a_result_that_comes_twice_is_checked_once() -> None:
+def test_duplicate_result_is_checked_once() -> None:
     bench = Bench()
     bench.take(tour())
     bench.visited("a", visit_id(0))
-    assert bench.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {})) == []
-    assert bench.tell(Pulled(result("a").digest)) == []
+    assert bench.receive(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {})) == []
+    assert bench.notify(Pulled(result("a").digest)) == []
 
 
 @pytest.mark.parametrize(
@@ -296,23 +296,23 @@ def test_a_result_that_comes_twice_is_checked_once() -> None:
     ],
 )
 @pytest.mark.parametrize("how", ["lease", "declined", "gate", "gone"])
-def test_a_lost_visit(policy, spares, then, how) -> None:
+def test_lost_visit_is_handled_by_policy(policy, spares, then, how) -> None:
     bench = Bench()
     bench.take(tour(spares=spares, lease=60.0, **policy))
     match how:
         case "lease":
             assert there(bench.edge.wake_at()) <= 60
-            effects = bench.tell(Woke(), 60.0)
+            effects = bench.notify(TimerFired(), 60.0)
             assert Send(device("a"), Cancel(visit_id(0))) in effects
         case "declined":
-            effects = bench.hear(device("a"), Declined(visit_id(0), "hot", "81"))
+            effects = bench.receive(device("a"), Declined(visit_id(0), "hot", "81"))
         case "gate":
             bench.visited("a", visit_id(0))
-            effects = bench.tell(Did(bench.work, Failed("not finite")))
+            effects = bench.notify(WorkDone(bench.work, Failed("not finite")))
             assert Send(device("a"), Discarded(visit_id(0), "by edge server e, because not finite")) in effects
         case "gone":
-            bench.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))
-            effects = bench.tell(PullFailed(result("a").digest, "gone"))
+            bench.receive(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))
+            effects = bench.notify(PullFailed(result("a").digest, "gone"))
     missed = next(record for record in records(effects) if isinstance(record, VisitMissed))
     assert missed.report.device == "a"
     visit = sends(effects, Visit)[-1]
@@ -323,38 +323,38 @@ def test_a_lost_visit(policy, spares, then, how) -> None:
     assert effects.index(next(e for e in effects if isinstance(e, Send) and e.message is visit)) > issued
 
 
-def test_speaking_renews_the_lease_and_silence_ends_it() -> None:
+def test_traffic_renews_the_lease_and_silence_ends_it() -> None:
     bench = Bench()
     bench.take(tour(lease=60.0), 0.0)
-    bench.edge.heard(device("a"), 10, 50.0, spoke=True)
-    bench.edge.heard(device("b"), 10, 100.0, spoke=True)
-    bench.edge.heard(device("a"), 10, 100.0, spoke=False)
-    assert not any(isinstance(r, VisitMissed) for r in records(bench.tell(Woke(), 109.0)))
-    assert any(isinstance(r, VisitMissed) for r in records(bench.tell(Woke(), 110.0)))
+    bench.edge.on_traffic(device("a"), 10, 50.0, sign_of_life=True)
+    bench.edge.on_traffic(device("b"), 10, 100.0, sign_of_life=True)
+    bench.edge.on_traffic(device("a"), 10, 100.0, sign_of_life=False)
+    assert not any(isinstance(r, VisitMissed) for r in records(bench.notify(TimerFired(), 109.0)))
+    assert any(isinstance(r, VisitMissed) for r in records(bench.notify(TimerFired(), 110.0)))
 
 
-def test_a_stale_attempt_is_asked_again_under_a_new_number_but_not_for_ever() -> None:
+def test_stale_attempt_is_repeated_up_to_a_limit() -> None:
     bench = Bench()
     bench.take(tour(on_lost_visit="skip"))
-    for number in range(1, STALE + 1):
-        effects = bench.hear(device("a"), Declined(visit_id(0, (1, number)), "stale", ""))
+    for number in range(1, MAX_STALE + 1):
+        effects = bench.receive(device("a"), Declined(visit_id(0, (1, number)), "stale", ""))
         assert [v.id for v in sends(effects, Visit)] == [visit_id(0, (1, number + 1))]
-    effects = bench.hear(device("a"), Declined(visit_id(0, (1, STALE + 1)), "stale", ""))
+    effects = bench.receive(device("a"), Declined(visit_id(0, (1, MAX_STALE + 1)), "stale", ""))
     assert [v.id.hop for v in sends(effects, Visit)] == [1]
 
 
-def test_a_device_that_declines_while_its_result_is_checked() -> None:
+def test_decline_during_the_check_cancels_it() -> None:
     bench = Bench()
     bench.take(tour())
     bench.visited("a", visit_id(0))
     work = bench.work
-    effects = bench.hear(device("a"), Declined(visit_id(0), "failed", ""))
-    assert Undo(work) in effects
-    assert bench.tell(Did(work, Passed({"model": result("a")}, {"model": result("a")}, 1.0))) == []
+    effects = bench.receive(device("a"), Declined(visit_id(0), "failed", ""))
+    assert CancelWork(work) in effects
+    assert bench.notify(WorkDone(work, Passed({"model": result("a")}, {"model": result("a")}, 1.0))) == []
     assert bench.edge.state.tours["job/1/0"].vectors == {"model": MODEL}
 
 
-def test_work_of_an_old_attempt_is_not_taken_for_that_of_a_new_one() -> None:
+def test_work_of_an_old_attempt_is_ignored() -> None:
     bench = Bench()
     bench.take(tour())
     bench.visited("a", visit_id(0))
@@ -362,38 +362,38 @@ def test_work_of_an_old_attempt_is_not_taken_for_that_of_a_new_one() -> None:
     bench.take(tour(attempt=2))
     bench.visited("a", visit_id(0, (2, 1)))
     assert bench.work != old
-    assert bench.tell(Did(old, Passed({"model": result("x")}, {}, 1.0))) == []
+    assert bench.notify(WorkDone(old, Passed({"model": result("x")}, {}, 1.0))) == []
     assert bench.passes("a")
 
 
-def test_a_tour_that_cannot_be_made_smaller_goes_as_it_is() -> None:
+def test_failed_compression_sends_the_model_uncompressed() -> None:
     bench = Bench()
     bench.take(tour(("a",), encoding="int8"))
     bench.visited("a", visit_id(0), encoding="int8")
-    (wrap,) = [e for e in bench.passes("a") if isinstance(e, Do)]
+    (wrap,) = [e for e in bench.passes("a") if isinstance(e, StartWork)]
     assert isinstance(wrap.work, Wrap)
-    (toured,) = sends(bench.tell(DidNot(wrap.key, "DiskFull", "no space")), Toured)
+    (toured,) = sends(bench.notify(WorkFailed(wrap.key, "disk", "no space")), Toured)
     assert toured.vectors == {"model": result("a")}
 
 
-def test_a_tour_is_wrapped_where_the_job_compresses() -> None:
+def test_result_is_wrapped_if_the_job_compresses() -> None:
     bench = Bench()
     bench.take(tour(("a",), encoding="int8"))
     bench.visited("a", visit_id(0), encoding="int8")
     bench.passes("a")
     small = ref_of(b"small", "int8", delta=True)
-    (toured,) = sends(bench.tell(Did(bench.work, Wrapped({"model": small}))), Toured)
+    (toured,) = sends(bench.notify(WorkDone(bench.work, Wrapped({"model": small}))), Toured)
     assert toured.vectors == {"model": small}
 
 
-def test_a_tour_that_lost_every_visit_brings_no_model() -> None:
+def test_tour_without_results_returns_no_model() -> None:
     bench = Bench()
     bench.take(tour(("a",)))
-    (toured,) = sends(bench.hear(device("a"), Declined(visit_id(0), "hot", "")), Toured)
+    (toured,) = sends(bench.receive(device("a"), Declined(visit_id(0), "hot", "")), Toured)
     assert (toured.vectors, toured.samples) == ({}, 0)
 
 
-def test_a_device_that_is_at_work_for_another_tour_is_waited_for() -> None:
+def test_tour_waits_for_a_device_busy_with_another_tour() -> None:
     bench = Bench()
     bench.take(tour(("a",)))
     assert sends(bench.take(tour(("a", "b"), number=1)), Visit) == []
@@ -401,23 +401,23 @@ def test_a_device_that_is_at_work_for_another_tour_is_waited_for() -> None:
     bench.visited("a", visit_id(0))
     visits = sends(bench.passes("a"), Visit)
     assert [visit.id for visit in visits] == [visit_id(0, number=1)]
-    visits = sends(bench.hear(CLOUD, TourCancel(tour_id(number=1))), Visit)
+    visits = sends(bench.receive(CLOUD, TourCancel(tour_id(number=1))), Visit)
     assert [visit.id for visit in visits] == [visit_id(0, number=2)]
 
 
-def test_a_tour_that_no_longer_waits_is_not_disturbed() -> None:
+def test_freed_device_does_not_disturb_a_rerouted_tour() -> None:
     bench = Bench()
     bench.take(tour(("a",)))
     bench.take(tour(("a",), number=1))
     bench.take(tour(("b",), number=1, attempt=2))
     bench.visited("b", visit_id(0, (2, 1), 1))
     check = bench.work
-    bench.hear(CLOUD, TourCancel(tour_id(number=0)))
-    effects = bench.tell(Did(check, Passed({"model": result("b")}, {"model": result("b")}, 1.0)))
+    bench.receive(CLOUD, TourCancel(tour_id(number=0)))
+    effects = bench.notify(WorkDone(check, Passed({"model": result("b")}, {"model": result("b")}, 1.0)))
     assert sends(effects, Toured)
 
 
-def test_after_a_restart_the_tour_that_is_at_a_device_comes_first() -> None:
+def test_tour_at_the_device_comes_first_after_restart() -> None:
     bench = Bench()
     bench.take(tour(("b", "a")))
     bench.take(tour(("a",), number=1))
@@ -430,7 +430,7 @@ def test_after_a_restart_the_tour_that_is_at_a_device_comes_first() -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_restart_takes_the_tour_up_where_it_was(ended) -> None:
+def test_restart_resumes_the_tour(ended) -> None:
     bench = Bench()
     bench.take(tour())
     bench.visited("a", visit_id(0))
@@ -452,80 +452,80 @@ def test_a_restart_takes_the_tour_up_where_it_was(ended) -> None:
     assert visit.vectors == {"model": result("a")}
 
 
-def test_what_a_tour_needs_is_fetched_again_after_a_while() -> None:
+def test_failed_fetch_is_retried_after_a_pause() -> None:
     bench = Bench()
-    bench.hear(CLOUD, tour())
-    bench.tell(PullFailed(MODEL.digest, "gone"), 1.0)
-    assert not any(isinstance(effect, Pull) for effect in bench.tell(Woke(), 5.9))
-    assert sum(isinstance(effect, Pull) for effect in bench.tell(Woke(), 6.0)) == 2
+    bench.receive(CLOUD, tour())
+    bench.notify(PullFailed(MODEL.digest, "gone"), 1.0)
+    assert not any(isinstance(effect, Pull) for effect in bench.notify(TimerFired(), 5.9))
+    assert sum(isinstance(effect, Pull) for effect in bench.notify(TimerFired(), 6.0)) == 2
 
 
-def test_a_device_that_is_born_again_is_asked_again() -> None:
+def test_restarted_device_gets_its_visit_again() -> None:
     bench = Bench()
     bench.take(tour())
     born = Present(device("a"), Epoch(2, b"abcdefgh"), Birth())
-    assert [v.id for v in sends(bench.tell(born), Visit)] == [visit_id(0)]
-    assert sends(bench.tell(born), Visit) == []
+    assert [v.id for v in sends(bench.notify(born), Visit)] == [visit_id(0)]
+    assert sends(bench.notify(born), Visit) == []
     bench.visited("a", visit_id(0))
-    assert sends(bench.tell(Present(device("a"), Epoch(3, b"abcdefgh"), Birth())), Visit) == []
+    assert sends(bench.notify(Present(device("a"), Epoch(3, b"abcdefgh"), Birth())), Visit) == []
 
 
 OFFER = Offer("1", "m", "r", 4, 0, ("sgd",), "npz")
 
 
-def test_who_comes_and_goes_is_logged_and_who_flaps_does_not_fill_the_log() -> None:
+def test_presence_is_logged_and_flapping_is_rate_limited() -> None:
     bench, lines = Bench(), []
     for number in range(1000):
         state, epoch = (Birth(OFFER), Death())[number % 2], Epoch(number // 2 + 1, bytes(8))
         effects = bench.edge.handle(Present(device("a"), epoch, state), number * 0.01)
-        lines += [effect.text for effect in effects if isinstance(effect, Say)]
-    assert lines[:2] == ["device a is here (1, m); 1 are here", "device a is gone; 0 are here"]
+        lines += [effect.text for effect in effects if isinstance(effect, Log)]
+    assert lines[:2] == ["device a is online (1, m); 1 online", "device a is offline; 0 online"]
     assert len(lines) == 51  # 50 at once, then one in five seconds
-    assert lines[-1].endswith("; before it, 450 more came or went")
+    assert lines[-1].endswith("; 450 more devices connected or disconnected before it")
     same = Present(device("b"), Epoch(1, bytes(8)), Birth(OFFER))
     assert len(bench.edge.handle(same, 1000.0)) == 1
     assert bench.edge.handle(same, 1001.0) == []
 
 
-def test_the_roster_is_told_until_it_is_seen() -> None:
+def test_roster_is_resent_until_acknowledged() -> None:
     bench = Bench()
-    bench.tell(Present(device("a"), EPOCH, Birth()), 0.0)
-    bench.tell(Present(device("b"), EPOCH, Birth()), 0.1)
-    assert sends(bench.tell(Woke(), 0.15)) == []
-    (keep, ask) = bench.tell(Woke(), 0.2)
-    assert isinstance(keep, Keep)
+    bench.notify(Present(device("a"), EPOCH, Birth()), 0.0)
+    bench.notify(Present(device("b"), EPOCH, Birth()), 0.1)
+    assert sends(bench.notify(TimerFired(), 0.15)) == []
+    (keep, ask) = bench.notify(TimerFired(), 0.2)
+    assert isinstance(keep, StoreBlob)
     assert ask == Send(CLOUD, Roster(1, ref_of(keep.data), OF_MODELS))
     assert keep.digest in bench.edge.live()
-    assert sends(bench.tell(Woke(), 1.2)) == [ask.message]
-    bench.hear(CLOUD, RosterSeen(0))
-    assert sends(bench.tell(Linked(), 2.0)) == [ask.message]
-    bench.hear(CLOUD, RosterSeen(1))
+    assert sends(bench.notify(TimerFired(), 1.2)) == [ask.message]
+    bench.receive(CLOUD, RosterSeen(0))
+    assert sends(bench.notify(LinkUp(), 2.0)) == [ask.message]
+    bench.receive(CLOUD, RosterSeen(1))
     assert bench.edge.wake_at() is None
-    bench.tell(Present(device("b"), EPOCH, Death()), 3.0)
-    assert sends(bench.tell(Woke(), 3.2))[0].revision == 2
-    bench.hear(CLOUD, RosterSeen(2))
-    bench.hear(CLOUD, RosterAsk(), 4.0)
-    assert sends(bench.tell(Woke(), 4.2))[0].revision == 3
+    bench.notify(Present(device("b"), EPOCH, Death()), 3.0)
+    assert sends(bench.notify(TimerFired(), 3.2))[0].revision == 2
+    bench.receive(CLOUD, RosterSeen(2))
+    bench.receive(CLOUD, RosterAsk(), 4.0)
+    assert sends(bench.notify(TimerFired(), 4.2))[0].revision == 3
 
 
-def test_heartbeats_go_to_the_coordinator() -> None:
+def test_heartbeats_are_sent_to_the_coordinator() -> None:
     bench = Bench()
     bench.take(tour(site_lease=8.0))
     times = []
     for _ in range(3):
         times.append(min(t for it in bench.edge.site.running.values() for t in [there(it.heartbeat_at)]))
-        assert sends(bench.tell(Woke(), times[-1]), TourProgress)
-    assert times == [1, 3, 5]  # that the model has set out is told a second after that the tour was taken
+        assert sends(bench.notify(TimerFired(), times[-1]), TourProgress)
+    assert times == [1, 3, 5]  # the start of the first visit is reported a second after the order
 
 
-def test_what_changes_soon_after_a_sign_of_life_is_told_with_the_next_one() -> None:
+def test_progress_soon_after_a_heartbeat_waits_for_the_next() -> None:
     bench = Bench()
     bench.take(tour(("a", "b", "c")))
     running = next(iter(bench.edge.site.running.values()))
     bench.visited("a", visit_id(0), 0.5)
     assert not sends(bench.passes("a", 0.75), TourProgress)
     assert running.heartbeat_at == 1.0
-    (report,) = sends(bench.tell(Woke(), 1.0), TourProgress)
+    (report,) = sends(bench.notify(TimerFired(), 1.0), TourProgress)
     assert (report.hop, report.device) == (1, "b")
     assert running.heartbeat_at == 6.0
     bench.visited("b", visit_id(1, (1, 2)), 2.0)
@@ -533,18 +533,18 @@ def test_what_changes_soon_after_a_sign_of_life_is_told_with_the_next_one() -> N
     assert (report.hop, report.device) == (2, "c")
 
 
-def test_what_is_stored_keeps_its_names() -> None:
+def test_snapshot_field_names_are_stable() -> None:
     bench = Bench()
     bench.take(tour())
     (stored,) = msgspec.msgpack.decode(bench.edge.snapshot())["tours"].values()
     assert list(stored) == [
-        "tour", "route", "spares", "vectors", "handout", "hop", "stops", "results", "attempts", "lost", "reports",
+        "tour", "route", "spares", "vectors", "wire_vectors", "hop", "stops", "results", "attempts", "lost", "reports",
         "toured",
     ]  # fmt: skip
     assert stored["stops"] == {0: {"device": "a", "attempt": 1, "tries": 0}}
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_remembered_tours_are_bounded() -> None:
     bench = EdgeServer("e", "c")
     for number in range(2 * TOURS_REMEMBERED):
         bench.handle(Received(CLOUD, EPOCH, tour(number=number)), 0.0)
@@ -554,7 +554,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_any_course_of_events_can_be_replayed(seed) -> None:
+def test_random_event_sequences_replay_identically(seed) -> None:
     draw = random.Random(seed)
     bench = Bench()
     for step in range(150):
@@ -574,18 +574,18 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
                 Pulled(result(name).digest),
                 Received(device(name), EPOCH, Progress(where, "training", 1, 2)),
                 Received(device(name), EPOCH, Declined(where, draw.choice(["hot", "stale"]), "")),
-                Did(bench.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)),
-                Did(bench.work, Failed("no")),
-                DidNot(bench.work, "Fault", "no"),
-                Woke(),
-                Linked(),
+                WorkDone(bench.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)),
+                WorkDone(bench.work, Failed("no")),
+                WorkFailed(bench.work, "failed", "no"),
+                TimerFired(),
+                LinkUp(),
                 PullFailed(result(name).digest, "gone"),
                 PullFailed(MODEL.digest, "disk"),
                 Present(device(name), Epoch(draw.randint(1, 3), bytes(8)), draw.choice(PRESENCES)),
                 Received(CLOUD, EPOCH, draw.choice(DISMISSALS)(tour_id(attempt[0], number))),
             ]
         )
-        bench.tell(event, step * 10.0)
+        bench.notify(event, step * 10.0)
         bench.edge.live()
         for key, held in bench.edge.state.tours.items():
             assert held.hop <= len(held.route)
@@ -599,48 +599,48 @@ def bounded_tour(**bounds: Any) -> Tour:
 
 
 @pytest.mark.parametrize("fetching", [False, True])
-def test_a_visit_has_a_deadline_that_no_progress_renews(fetching: bool) -> None:
+def test_visit_deadline_is_not_renewed_by_progress(fetching: bool) -> None:
     bench = Bench()
     bench.take(bounded_tour(deadline=150.0), 0.0)
     if fetching:
-        bench.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}), 10.0)
+        bench.receive(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}), 10.0)
     for now in (50.0, 100.0, 149.0):
-        bench.edge.heard(device("a"), 1, now, spoke=True)
-        bench.hear(device("a"), Progress(visit_id(0), "training", 1, 5), now)
-        assert not records(bench.tell(Woke(), now))
-    effects = bench.tell(Woke(), 150.0)
+        bench.edge.on_traffic(device("a"), 1, now, sign_of_life=True)
+        bench.receive(device("a"), Progress(visit_id(0), "training", 1, 5), now)
+        assert not records(bench.notify(TimerFired(), now))
+    effects = bench.notify(TimerFired(), 150.0)
     missed = next(record for record in records(effects) if isinstance(record, VisitMissed))
     assert (missed.report.status, missed.report.reason) == ("lost", "over its deadline of 150 s")
     visits = [it.message for it in effects if isinstance(it, Send) and isinstance(it.message, Visit)]
     assert [visit.id.hop for visit in visits] == [1]
 
 
-def test_an_order_of_before_has_no_deadline() -> None:
+def test_order_without_deadline_never_expires() -> None:
     bench = Bench()
     bench.take(tour(lease=60.0), 0.0)
     for now in range(0, 100_000, 50):
-        bench.edge.heard(device("a"), 1, float(now), spoke=True)
-    assert not records(bench.tell(Woke(), 99_999.0))
+        bench.edge.on_traffic(device("a"), 1, float(now), sign_of_life=True)
+    assert not records(bench.notify(TimerFired(), 99_999.0))
 
 
-def test_what_a_device_says_of_itself_is_bounded_in_the_report() -> None:
+def test_device_claims_are_bounded_in_the_report() -> None:
     bench = Bench()
     bench.take(bounded_tour(most_samples=1000, usual_samples=10), 0.0)
-    said = {f"figure-{number}": 1.0 for number in range(31)} | {"steps": 2.0**50}
+    output = {f"metric-{number}": 1.0 for number in range(31)} | {"steps": 2.0**50}
     ref = result("a")
-    bench.hear(device("a"), Visited(visit_id(0), {"model": ref}, 2**50, said, (0.5,)))
-    bench.tell(Pulled(ref.digest))
+    bench.receive(device("a"), Visited(visit_id(0), {"model": ref}, 2**50, output, (0.5,)))
+    bench.notify(Pulled(ref.digest))
     kept = next(it for it in records(bench.passes("a")) if isinstance(it, VisitKept))
     report = kept.report
     assert (report.samples, report.signature, report.metrics["steps"]) == (1000, None, 5.0)  # 160 samples in 32s
     assert len(report.metrics) <= 32
 
 
-def test_a_refused_result_tells_what_was_measured_of_it() -> None:
+def test_rejected_result_reports_its_measurements() -> None:
     bench = Bench()
     bench.take(bounded_tour(), 0.0)
     bench.visited("a", visit_id(0))
-    written = records(bench.tell(Did(bench.work, Failed("no", 3.0, 2.5))))
+    written = records(bench.notify(WorkDone(bench.work, Failed("no", 3.0, 2.5))))
     missed = next(it for it in written if isinstance(it, VisitMissed))
     assert (missed.report.norm, missed.report.samples) == (3.0, 0)
     assert missed.report.metrics == {"steps": 1.0, "rise": 2.5}

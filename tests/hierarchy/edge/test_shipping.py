@@ -1,10 +1,10 @@
-"""Handing releases on: goods are fetched once, and devices that are here get the order when all of it is."""
+"""Forwarding releases: goods are fetched once, and connected devices get the order when all are fetched."""
 
 from __future__ import annotations
 
 import pytest
 
-from hierarchy.edge.shipping import BURST, ORDERS_KEPT
+from hierarchy.edge.forwarding import MAX_ORDERS
 from sojourn.node.machine import Present, Pull, Pulled, PullFailed, Send
 from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.release import Health, SignedOrder
@@ -28,7 +28,7 @@ def ship(*devices: str, number: int = 0, graph=GRAPH, card=CARD) -> Ship:
 def bench(*here: str) -> Bench:
     it = Bench()
     for name in here:
-        it.tell(Present(device(name), EPOCH, Birth()))
+        it.notify(Present(device(name), EPOCH, Birth()))
     return it
 
 
@@ -41,121 +41,121 @@ def handed(effects) -> list[str]:
     return [effect.to.name for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Release)]
 
 
-def test_goods_are_fetched_once_and_handed_to_whom_they_are_for() -> None:
+def test_payloads_are_fetched_once_and_sent_to_named_devices() -> None:
     it = bench("a", "b", "c")
-    effects = it.hear(CLOUD, ship("a", "b"))
+    effects = it.receive(CLOUD, ship("a", "b"))
     assert pulls(effects) == [GRAPH.digest, CARD.digest]
     assert handed(effects) == []
-    assert pulls(it.hear(CLOUD, ship("c"))) == []
-    assert handed(it.tell(Pulled(CARD.digest))) == []
-    effects = it.tell(Pulled(GRAPH.digest))
+    assert pulls(it.receive(CLOUD, ship("c"))) == []
+    assert handed(it.notify(Pulled(CARD.digest))) == []
+    effects = it.notify(Pulled(GRAPH.digest))
     assert handed(effects) == ["a", "b", "c"]
     assert sends(effects) == [Release(signed(), GRAPH, CARD)] * 3
     assert it.edge.live() >= {GRAPH.digest, CARD.digest}
     assert it.records == []
 
 
-def test_who_is_told_again_gets_it_again_at_once() -> None:
+def test_repeated_order_is_sent_again_at_once() -> None:
     it = bench("a", "b")
-    it.hear(CLOUD, ship("a"))
-    it.tell(Pulled(CARD.digest))
-    it.tell(Pulled(GRAPH.digest))
-    effects = it.hear(CLOUD, ship("a", "b"))
+    it.receive(CLOUD, ship("a"))
+    it.notify(Pulled(CARD.digest))
+    it.notify(Pulled(GRAPH.digest))
+    effects = it.receive(CLOUD, ship("a", "b"))
     assert (pulls(effects), handed(effects)) == ([], ["a", "b"])
 
 
-def test_an_order_without_goods_is_handed_on_at_once() -> None:
+def test_order_without_payloads_is_sent_at_once() -> None:
     it = bench("a")
-    effects = it.hear(CLOUD, ship("a", graph=None, card=None))
+    effects = it.receive(CLOUD, ship("a", graph=None, card=None))
     assert (pulls(effects), handed(effects)) == ([], ["a"])
 
 
-def test_goods_that_are_one_blob_are_fetched_once() -> None:
+def test_identical_payloads_are_fetched_once() -> None:
     it = bench("a")
-    assert pulls(it.hear(CLOUD, ship("a", graph=GRAPH, card=GRAPH))) == [GRAPH.digest]
-    assert handed(it.tell(Pulled(GRAPH.digest))) == ["a"]
+    assert pulls(it.receive(CLOUD, ship("a", graph=GRAPH, card=GRAPH))) == [GRAPH.digest]
+    assert handed(it.notify(Pulled(GRAPH.digest))) == ["a"]
 
 
-def test_devices_that_are_not_here_get_nothing() -> None:
+def test_offline_devices_get_nothing() -> None:
     it = bench("a", "b")
-    it.tell(Present(device("b"), EPOCH, Death()))
-    it.hear(CLOUD, ship("a", "b", "stranger"))
-    it.tell(Pulled(CARD.digest))
-    assert handed(it.tell(Pulled(GRAPH.digest))) == ["a"]
+    it.notify(Present(device("b"), EPOCH, Death()))
+    it.receive(CLOUD, ship("a", "b", "stranger"))
+    it.notify(Pulled(CARD.digest))
+    assert handed(it.notify(Pulled(GRAPH.digest))) == ["a"]
 
 
-def test_a_device_is_handed_an_order_once_however_often_it_was_named_while_goods_came() -> None:
+def test_device_gets_a_repeated_order_once_after_the_fetch() -> None:
     it = bench("a")
     for _ in range(3):
-        it.hear(CLOUD, ship("a"))
-    it.tell(Pulled(CARD.digest))
-    assert handed(it.tell(Pulled(GRAPH.digest))) == ["a"]
+        it.receive(CLOUD, ship("a"))
+    it.notify(Pulled(CARD.digest))
+    assert handed(it.notify(Pulled(GRAPH.digest))) == ["a"]
 
 
 @pytest.mark.parametrize("reason", ["gone", "disk"])
-def test_goods_that_cannot_be_had_are_fetched_anew_when_the_coordinator_repeats_itself(reason) -> None:
+def test_failed_fetch_is_retried_when_the_order_is_repeated(reason) -> None:
     it = bench("a")
-    it.hear(CLOUD, ship("a"))
-    (warning,) = it.tell(PullFailed(GRAPH.digest, reason))
+    it.receive(CLOUD, ship("a"))
+    (warning,) = it.notify(PullFailed(GRAPH.digest, reason))
     assert reason in warning.text
-    assert it.tell(Pulled(CARD.digest)) == []
+    assert it.notify(Pulled(CARD.digest)) == []
     assert not it.edge.live() & {GRAPH.digest, CARD.digest}
-    assert pulls(it.hear(CLOUD, ship("a"))) == [GRAPH.digest, CARD.digest]
-    it.tell(Pulled(CARD.digest))
-    assert handed(it.tell(Pulled(GRAPH.digest))) == ["a"]
+    assert pulls(it.receive(CLOUD, ship("a"))) == [GRAPH.digest, CARD.digest]
+    it.notify(Pulled(CARD.digest))
+    assert handed(it.notify(Pulled(GRAPH.digest))) == ["a"]
 
 
-def test_two_orders_with_the_same_goods_are_two_orders() -> None:
+def test_orders_with_the_same_payloads_stay_separate() -> None:
     it = bench("a", "b")
-    it.hear(CLOUD, ship("a", number=1))
-    assert pulls(it.hear(CLOUD, ship("b", number=2))) == [GRAPH.digest, CARD.digest]
-    it.tell(Pulled(CARD.digest))
-    effects = it.tell(Pulled(GRAPH.digest))
+    it.receive(CLOUD, ship("a", number=1))
+    assert pulls(it.receive(CLOUD, ship("b", number=2))) == [GRAPH.digest, CARD.digest]
+    it.notify(Pulled(CARD.digest))
+    effects = it.notify(Pulled(GRAPH.digest))
     assert handed(effects) == ["a", "b"]
     assert [message.order for message in sends(effects)] == [signed(1), signed(2)]
 
 
-def test_the_goods_of_orders_that_came_long_ago_are_let_go() -> None:
+def test_payloads_of_old_orders_are_released() -> None:
     it = bench("a")
-    blobs = [ref_of(b"graph %d" % number) for number in range(ORDERS_KEPT + 1)]
+    blobs = [ref_of(b"graph %d" % number) for number in range(MAX_ORDERS + 1)]
     for number, graph in enumerate(blobs[:-1]):
-        it.hear(CLOUD, ship("a", number=number, graph=graph))
-    it.hear(CLOUD, ship("a", number=0, graph=blobs[0]))
-    it.hear(CLOUD, ship("a", number=ORDERS_KEPT, graph=blobs[-1]))
+        it.receive(CLOUD, ship("a", number=number, graph=graph))
+    it.receive(CLOUD, ship("a", number=0, graph=blobs[0]))
+    it.receive(CLOUD, ship("a", number=MAX_ORDERS, graph=blobs[-1]))
     live = it.edge.live()
     assert [number for number, graph in enumerate(blobs) if graph.digest not in live] == [1]
-    assert it.tell(Pulled(blobs[1].digest)) == []
-    assert pulls(it.hear(CLOUD, ship("a", number=1, graph=blobs[1]))) == [blobs[1].digest, CARD.digest]
+    assert it.notify(Pulled(blobs[1].digest)) == []
+    assert pulls(it.receive(CLOUD, ship("a", number=1, graph=blobs[1]))) == [blobs[1].digest, CARD.digest]
 
 
-def test_what_a_device_reports_goes_up_under_its_name() -> None:
+def test_device_report_is_forwarded_under_its_name() -> None:
     it = bench("a")
-    (effect,) = it.hear(device("a"), REPORT)
+    (effect,) = it.receive(device("a"), REPORT)
     assert effect == Send(CLOUD, DeviceReport("a", REPORT))
 
 
-def test_only_devices_that_are_here_report() -> None:
+def test_reports_of_offline_devices_are_dropped() -> None:
     it = bench("a")
-    assert it.hear(device("b"), REPORT) == []
-    it.tell(Present(device("a"), EPOCH, Death()))
-    assert it.hear(device("a"), REPORT) == []
+    assert it.receive(device("b"), REPORT) == []
+    it.notify(Present(device("a"), EPOCH, Death()))
+    assert it.receive(device("a"), REPORT) == []
 
 
-def test_a_device_that_never_ends_to_report_is_passed_on_once_a_second_and_others_as_before() -> None:
+def test_reports_are_rate_limited_per_device() -> None:
     it = bench("a", "b")
-    passed = [bool(it.hear(device("a"), REPORT, now=10.0)) for _ in range(1000)]
-    assert passed == [True] * int(BURST) + [False] * (1000 - int(BURST))
-    assert it.hear(device("b"), REPORT, now=10.0)
-    assert sum(bool(it.hear(device("a"), REPORT, now=10.0 + tick / 4)) for tick in range(1, 41)) == 10
+    passed = [bool(it.receive(device("a"), REPORT, now=10.0)) for _ in range(1000)]
+    assert passed == [True] * 64 + [False] * (1000 - 64)
+    assert it.receive(device("b"), REPORT, now=10.0)
+    assert sum(bool(it.receive(device("a"), REPORT, now=10.0 + tick / 4)) for tick in range(1, 41)) == 10
     it.edge = it.replayed()
-    it.tell(Present(device("a"), EPOCH, Birth()))
-    assert it.hear(device("a"), REPORT, now=11.0)
+    it.notify(Present(device("a"), EPOCH, Birth()))
+    assert it.receive(device("a"), REPORT, now=11.0)
 
 
-def test_a_restart_forgets_orders_and_the_next_one_begins_anew() -> None:
+def test_restart_forgets_orders() -> None:
     it = bench("a")
-    it.hear(CLOUD, ship("a"))
-    it.tell(Pulled(CARD.digest))
+    it.receive(CLOUD, ship("a"))
+    it.notify(Pulled(CARD.digest))
     it.edge = it.replayed()
-    it.tell(Present(device("a"), EPOCH, Birth()))
-    assert pulls(it.hear(CLOUD, ship("a"))) == [GRAPH.digest, CARD.digest]
+    it.notify(Present(device("a"), EPOCH, Birth()))
+    assert pulls(it.receive(CLOUD, ship("a"))) == [GRAPH.digest, CARD.digest]

@@ -1,25 +1,36 @@
-"""The tables of tours and visits at an edge server: the machine goes every row, and no peer can get it off them."""
+"""The tables of tours and visits at an edge server: every row is reached, and no peer can cause an unknown event."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from hierarchy.edge.gate import Failed, Passed, Wrap, Wrapped
 from hierarchy.edge.merge import Merged, WaveMerge
-from hierarchy.edge.running import RunningTour, RunningVisit
-from hierarchy.edge.tour_table import ENDED, GATHERING, LEADING, MERGING, STALLED, TOUR, WRAPPING_UP
-from hierarchy.edge.visit_table import CHECKING, DUE, FETCHING, HANDED, KEPT, MISSED, VISIT
+from hierarchy.edge.site import RunningTour, RunningVisit
+from hierarchy.edge.tables import TOUR, VISIT, TourEvent, TourStep, VisitEvent, VisitStep
 from sojourn.errors import UnexpectedEvent
-from sojourn.node.machine import Did, DidNot, Do, Linked, Present, Pull, Pulled, PullFailed, Received, Send, Woke
+from sojourn.node.machine import (
+    LinkUp,
+    Present,
+    Pull,
+    Pulled,
+    PullFailed,
+    Received,
+    Send,
+    StartWork,
+    TimerFired,
+    WorkDone,
+    WorkFailed,
+)
 from sojourn.parts import TourBounds, TourPolicy
 from sojourn.protocol.messages import (
     Birth,
     Declined,
-    Message,
     Progress,
     Tour,
     TourAccepted,
@@ -28,6 +39,7 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
+from sojourn.protocol.registry import Message
 from sojourn.protocol.wire import Epoch, TourId
 from tests.hierarchy.edge.site_bench import (
     CLOUD,
@@ -45,19 +57,25 @@ from tests.hierarchy.edge.site_bench import (
 from tests.sojourn.node.table_rows import rows_taken
 from tests.sojourn.protocol.examples import TASK
 
-Row = tuple[str, str]
+
+class PassedRows(NamedTuple):
+    """The rows that the machine has taken."""
+
+    tour: set[tuple[TourStep, TourEvent]]
+    visit: set[tuple[VisitStep, VisitEvent]]
+
+
 Dismissal = Callable[[TourId], TourCancel | TourAccepted | TourDiscarded]
 KEY = "job/1/0"
 
 
 @pytest.fixture
-def passed_rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[Row]]:
-    """The rows that the machine passes, by the table's name."""
-    return {table.name: rows_taken(monkeypatch, table) for table in (TOUR, VISIT)}
+def passed_rows(monkeypatch: pytest.MonkeyPatch) -> PassedRows:
+    return PassedRows(rows_taken(monkeypatch, TOUR), rows_taken(monkeypatch, VISIT))
 
 
 class Site(Bench):
-    """An edge server that is led into any state of a tour of one visit or one wave."""
+    """An edge server that can be brought into any state of a tour of one visit or one wave."""
 
     def restart(self) -> None:
         """Kill the edge server and start it again; it has not gathered yet."""
@@ -65,23 +83,23 @@ class Site(Bench):
         self.edge.start(0.0)
 
     @property
-    def tour_state(self) -> str:
+    def tour_state(self) -> TourStep:
         return self.edge.site.running[KEY].state
 
     @property
-    def visit_state(self) -> str:
+    def visit_state(self) -> VisitStep:
         return self.edge.site.running[KEY].visits[0].state
 
     def gathers(self) -> None:
-        self.tell(Pulled(KIT.digest))
-        self.tell(Pulled(MODEL.digest))
+        self.notify(Pulled(KIT.digest))
+        self.notify(Pulled(MODEL.digest))
 
     def announces(self) -> None:
-        """The device of the first visit has a result."""
-        self.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))
+        """Report a result of the first visit's device."""
+        self.receive(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))
 
     def merges(self, how) -> None:
-        self.tell(Did(self.work, how) if isinstance(how, Merged) else DidNot(self.work, how, "no"))
+        self.notify(WorkDone(self.work, how) if isinstance(how, Merged) else WorkFailed(self.work, how, "no"))
 
 
 def whole_tour(**changes) -> Tour:
@@ -89,167 +107,171 @@ def whole_tour(**changes) -> Tour:
     return msgspec.structs.replace(tour(("a",), lease=60.0), **{"bounds": bounds, **changes})
 
 
-def in_tour_state(state: str) -> Site:
-    """A site whose tour is in this state."""
+def in_tour_state(state: TourStep) -> Site:
+    """Return a site whose tour is in this state."""
     site = Site()
     small = msgspec.structs.replace(TASK, encoding="int8")
-    wraps = state == WRAPPING_UP
-    site.hear(CLOUD, whole_tour(merges=1 if state in (MERGING, STALLED) else 0, task=small if wraps else TASK))
-    if state != GATHERING:
+    wraps = state == TourStep.WRAPPING_UP
+    site.receive(
+        CLOUD,
+        whole_tour(merges=1 if state in (TourStep.MERGING, TourStep.STALLED) else 0, task=small if wraps else TASK),
+    )
+    if state != TourStep.GATHERING:
         site.gathers()
-    if state in (MERGING, STALLED, WRAPPING_UP, ENDED):
+    if state in (TourStep.MERGING, TourStep.STALLED, TourStep.WRAPPING_UP, TourStep.ENDED):
         site.visited("a", visit_id(0), encoding="int8" if wraps else "float32")
         site.passes("a")
-    if state == STALLED:
-        site.merges("DiskFull")
+    if state == TourStep.STALLED:
+        site.merges("disk")
     assert site.tour_state == state
     return site
 
 
-def in_visit_state(state: str) -> Site:
-    """A site whose first visit is in this state."""
+def in_visit_state(state: VisitStep) -> Site:
+    """Return a site whose first visit is in this state."""
     site = Site()
-    site.hear(CLOUD, whole_tour(hops=("a", "b")))
-    if state == DUE:  # it was handed before a restart
+    site.receive(CLOUD, whole_tour(hops=("a", "b")))
+    if state == VisitStep.DUE:  # it was handed before a restart
         site.gathers()
         site.restart()
         return site
     site.gathers()
-    if state in (FETCHING, CHECKING, KEPT):
+    if state in (VisitStep.FETCHING, VisitStep.CHECKING, VisitStep.KEPT):
         site.announces()
-    if state in (CHECKING, KEPT):
-        site.tell(Pulled(result("a").digest))
-    if state == KEPT:
+    if state in (VisitStep.CHECKING, VisitStep.KEPT):
+        site.notify(Pulled(result("a").digest))
+    if state == VisitStep.KEPT:
         site.passes("a")
-    elif state == MISSED:
-        site.hear(device("a"), Declined(visit_id(0), "hot", ""))
+    elif state == VisitStep.MISSED:
+        site.receive(device("a"), Declined(visit_id(0), "hot", ""))
     else:
         assert site.visit_state == state
     return site
 
 
-HELD = (GATHERING, LEADING, MERGING, STALLED, WRAPPING_UP, ENDED)
+HELD = [step for step in TourStep if step not in (TourStep.NOT_HERE, TourStep.DROPPED)]
 FROM_COORDINATOR = {
-    "repeated order": lambda site: site.edge.state.tours[KEY].order,
-    "old order": lambda _: whole_tour(id=tour_id(0)),
-    "unfit order": lambda _: whole_tour(id=tour_id(2), vectors={}),
-    "newer order": lambda _: whole_tour(id=tour_id(2)),
-    "old dismissal": lambda _: TourCancel(tour_id(0)),
-    "dismissed": lambda _: TourAccepted(tour_id(1)),
+    TourEvent.REPEATED_ORDER: lambda site: site.edge.state.tours[KEY].order,
+    TourEvent.OLD_ORDER: lambda _: whole_tour(id=tour_id(0)),
+    TourEvent.UNFIT_ORDER: lambda _: whole_tour(id=tour_id(2), vectors={}),
+    TourEvent.NEWER_ORDER: lambda _: whole_tour(id=tour_id(2)),
+    TourEvent.OLD_DISMISSAL: lambda _: TourCancel(tour_id(0)),
+    TourEvent.DISMISSED: lambda _: TourAccepted(tour_id(1)),
 }
 FROM_DEVICE = {
-    "progress": Progress(visit_id(0), "training", 1, 5),
-    "result": Visited(visit_id(0), {"model": result("a")}, 5, {}),
-    "declined": Declined(visit_id(0), "hot", ""),
+    VisitEvent.PROGRESS: Progress(visit_id(0), "training", 1, 5),
+    VisitEvent.RESULT: Visited(visit_id(0), {"model": result("a")}, 5, {}),
+    VisitEvent.DECLINED: Declined(visit_id(0), "hot", ""),
 }
 
 
 def what_a_coordinator_sends(site: Site) -> None:
-    """All that it may send of a tour that is not here."""
+    """Send everything that a coordinator may send about a tour that is not held."""
     for message in (whole_tour(vectors={}), TourCancel(tour_id()), whole_tour(), TourCancel(tour_id()), whole_tour()):
-        site.hear(CLOUD, message)
+        site.receive(CLOUD, message)
 
 
 def tours_and_merges() -> None:
-    """The ways of a tour that no message decides."""
-    site = in_tour_state(GATHERING)
-    site.tell(PullFailed(MODEL.digest, "gone"), 0.0)
-    site.tell(Woke(), 5.0)
-    in_tour_state(GATHERING).restart()
-    in_tour_state(ENDED).restart()
-    in_tour_state(MERGING).merges(Merged({"model": result("m")}, {"model": result("m")}))
-    in_tour_state(MERGING).merges("InvalidBlob")
-    in_tour_state(STALLED).tell(Woke(), 5.0)
-    site = in_tour_state(WRAPPING_UP)
-    site.tell(Did(site.work, Wrapped({"model": result("w")})))
-    site = in_tour_state(WRAPPING_UP)
-    site.tell(DidNot(site.work, "DiskFull", "no"))
+    """Take the transitions of a tour that no message causes."""
+    site = in_tour_state(TourStep.GATHERING)
+    site.notify(PullFailed(MODEL.digest, "gone"), 0.0)
+    site.notify(TimerFired(), 5.0)
+    in_tour_state(TourStep.GATHERING).restart()
+    in_tour_state(TourStep.ENDED).restart()
+    in_tour_state(TourStep.MERGING).merges(Merged({"model": result("m")}, {"model": result("m")}))
+    in_tour_state(TourStep.MERGING).merges("failed")
+    in_tour_state(TourStep.STALLED).notify(TimerFired(), 5.0)
+    site = in_tour_state(TourStep.WRAPPING_UP)
+    site.notify(WorkDone(site.work, Wrapped({"model": result("w")})))
+    site = in_tour_state(TourStep.WRAPPING_UP)
+    site.notify(WorkFailed(site.work, "disk", "no"))
     site = Site()
     site.take(whole_tour(merges=2))
-    site.hear(device("a"), Declined(visit_id(0), "hot", ""))
+    site.receive(device("a"), Declined(visit_id(0), "hot", ""))
 
 
 def visits_and_their_devices() -> None:
-    """The ways of a visit that no message decides."""
-    site = in_visit_state(HANDED)
+    """Take the transitions of a visit that no message causes."""
+    site = in_visit_state(VisitStep.HANDED)
     site.take(whole_tour(id=tour_id(number=1)))  # the device is busy, then free
-    site.hear(device("a"), Declined(visit_id(0), "hot", ""))
-    site = in_visit_state(HANDED)
+    site.receive(device("a"), Declined(visit_id(0), "hot", ""))
+    site = in_visit_state(VisitStep.HANDED)
     site.take(whole_tour(id=tour_id(number=1)))  # and one that waits is called off
-    site.hear(CLOUD, TourCancel(tour_id(number=1)))
-    in_visit_state(HANDED).hear(device("a"), Visited(visit_id(0), {"model": result("a", "int8")}, 5, {}))
+    site.receive(CLOUD, TourCancel(tour_id(number=1)))
+    in_visit_state(VisitStep.HANDED).receive(device("a"), Visited(visit_id(0), {"model": result("a", "int8")}, 5, {}))
     site = Site()
     site.take(whole_tour(task=msgspec.structs.replace(TASK, kind="estimate")))
-    site.hear(device("a"), Visited(visit_id(0), {}, 5, {}, (0.5,)))
-    for state in (HANDED, FETCHING):
-        in_visit_state(state).tell(Woke(), 60.0)
+    site.receive(device("a"), Visited(visit_id(0), {}, 5, {}, (0.5,)))
+    for state in (VisitStep.HANDED, VisitStep.FETCHING):
+        in_visit_state(state).notify(TimerFired(), 60.0)
         site = in_visit_state(state)
-        site.edge.heard(device("a"), 1, 50.0, spoke=True)
-        site.tell(Woke(), 90.0)
-    in_visit_state(FETCHING).tell(PullFailed(result("a").digest, "gone"))
-    site = in_visit_state(CHECKING)
-    site.tell(Did(site.work, Failed("not finite")))
-    site = in_visit_state(CHECKING)
-    site.tell(DidNot(site.work, "Fault", "no"))
-    for state in (DUE, HANDED, FETCHING, CHECKING):
-        in_visit_state(state).tell(Present(device("a"), Epoch(2, bytes(8)), Birth()))
-        in_visit_state(state).hear(CLOUD, TourCancel(tour_id()))
+        site.edge.on_traffic(device("a"), 1, 50.0, sign_of_life=True)
+        site.notify(TimerFired(), 90.0)
+    in_visit_state(VisitStep.FETCHING).notify(PullFailed(result("a").digest, "gone"))
+    site = in_visit_state(VisitStep.CHECKING)
+    site.notify(WorkDone(site.work, Failed("not finite")))
+    site = in_visit_state(VisitStep.CHECKING)
+    site.notify(WorkFailed(site.work, "failed", "no"))
+    for state in (VisitStep.DUE, VisitStep.HANDED, VisitStep.FETCHING, VisitStep.CHECKING):
+        in_visit_state(state).notify(Present(device("a"), Epoch(2, bytes(8)), Birth()))
+        in_visit_state(state).receive(CLOUD, TourCancel(tour_id()))
 
 
-def test_every_row_is_one_that_the_machine_goes(passed_rows: dict[str, set[Row]]) -> None:
+def test_every_table_row_is_reached(passed_rows: PassedRows) -> None:
     what_a_coordinator_sends(Site())
-    for state in HELD:
+    for held in HELD:
         for event, message in FROM_COORDINATOR.items():
-            site = in_tour_state(state)
-            site.hear(CLOUD, message(site))
-            assert (state, event) in passed_rows[TOUR.name]
-    for state in (DUE, HANDED, FETCHING, CHECKING, KEPT, MISSED):
-        for event, answer in FROM_DEVICE.items():
-            in_visit_state(state).hear(device("a"), answer)
-            assert (state, event) in passed_rows[VISIT.name]
+            site = in_tour_state(held)
+            site.receive(CLOUD, message(site))
+            assert (held, event) in passed_rows.tour
+    for state in [step for step in VisitStep if step is not VisitStep.WAITING]:
+        for sent, answer in FROM_DEVICE.items():
+            in_visit_state(state).receive(device("a"), answer)
+            assert (state, sent) in passed_rows.visit
     tours_and_merges()
     visits_and_their_devices()
-    assert passed_rows == {TOUR.name: set(TOUR.rows), VISIT.name: set(VISIT.rows)}
+    assert passed_rows == (set(TOUR.rows), set(VISIT.rows))
 
 
-def test_an_event_that_the_table_does_not_have_is_an_error_by_name() -> None:
+def test_unexpected_event_raises_an_error_with_its_name() -> None:
     visit = RunningVisit(60.0, 0.0)
-    with pytest.raises(UnexpectedEvent, match="visit at an edge server: passed while handed, which knows result"):
-        visit.step("passed")
-    assert visit.state == HANDED
-    with pytest.raises(UnexpectedEvent, match="tour at an edge server: merged while gathering"):
-        RunningTour(TourPolicy(), "order").step("merged")
+    with pytest.raises(UnexpectedEvent, match="visit at an edge server: passed in state handed, which allows result"):
+        visit.step(VisitEvent.PASSED)
+    assert visit.state == VisitStep.HANDED
+    with pytest.raises(UnexpectedEvent, match="tour at an edge server: merged in state gathering"):
+        RunningTour(TourPolicy(), TourEvent.ORDER).step(TourEvent.MERGED)
 
 
-def test_what_comes_late_is_ignored_or_answered_again() -> None:
-    for state, kinds in {DUE: [], KEPT: ["Accepted", "Accepted"], MISSED: ["Cancel", "Discarded"]}.items():
-        for event, kind in zip(("progress", "result"), kinds or ("", ""), strict=True):
-            effects = in_visit_state(state).hear(device("a"), FROM_DEVICE[event])
+def test_late_messages_are_ignored_or_answered_again() -> None:
+    answers = {VisitStep.DUE: [], VisitStep.KEPT: ["Accepted", "Accepted"], VisitStep.MISSED: ["Cancel", "Discarded"]}
+    for state, kinds in answers.items():
+        for event, kind in zip((VisitEvent.PROGRESS, VisitEvent.RESULT), kinds or ("", ""), strict=True):
+            effects = in_visit_state(state).receive(device("a"), FROM_DEVICE[event])
             assert [type(each.message).__name__ for each in effects if isinstance(each, Send)] == (
                 [kind] if kind else []
             )
 
 
 class Peers:
-    """Whom an edge server deals with: what it asked of them, and what each may say next, sensible or not."""
+    """The peers of an edge server: what it asked of them, and what each may send next, valid or not."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
         self.asked: dict[str, Visit] = {}
-        self.works: list[Do] = []
+        self.works: list[StartWork] = []
         self.pulls: list[bytes] = []
 
     def see(self, effects: list[object]) -> None:
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Visit):
                 self.asked[effect.to.name] = effect.message
-            elif isinstance(effect, Do):
+            elif isinstance(effect, StartWork):
                 self.works.append(effect)
             elif isinstance(effect, Pull):
                 self.pulls.append(effect.ref.digest)
 
     def event(self) -> object:
-        """Anything that a peer may send, of any attempt, or that the node itself may say."""
+        """Return anything that a peer, or the node itself, may send, of any attempt."""
         kinds = [self._device] * 4 + [self._pull] * 4 + [self._work] * 3 + [self._coordinator, self._node]
         return self.draw.choice(kinds)()
 
@@ -283,40 +305,40 @@ class Peers:
 
     def _work(self) -> object:
         if not self.works:
-            return Linked()
+            return LinkUp()
         work, ref = self.draw.choice(self.works[-2:]), result(f"w{len(self.works)}")
         if self.draw.random() < 0.2:
-            return DidNot(work.key, self.draw.choice(["Fault", "DiskFull"]), "no")
+            return WorkFailed(work.key, self.draw.choice(["failed", "disk"]), "no")
         match work.work:
             case WaveMerge():
-                return Did(work.key, Merged({"model": ref}, {"model": ref}))
+                return WorkDone(work.key, Merged({"model": ref}, {"model": ref}))
             case Wrap():
-                return Did(work.key, Wrapped({"model": ref}))
+                return WorkDone(work.key, Wrapped({"model": ref}))
             case _:
                 good = Passed({"model": ref}, {"model": ref}, 1.0)
-                return Did(work.key, self.draw.choice([good, good, good, Failed("no")]))
+                return WorkDone(work.key, self.draw.choice([good, good, good, Failed("no")]))
 
     def _node(self) -> object:
         draw = self.draw
         who, epoch = device(draw.choice("abs")), Epoch(draw.randint(1, 3), bytes(8))
-        return draw.choice([Present(who, epoch, draw.choice(PRESENCES)), Woke(), Linked()])
+        return draw.choice([Present(who, epoch, draw.choice(PRESENCES)), TimerFired(), LinkUp()])
 
 
 def check_sane(site: Site) -> None:
-    """What must hold between any two events."""
+    """Check the invariants between any two events."""
     for key, running in site.edge.site.running.items():
         held = site.edge.state.tours[key]
-        assert (running.state == ENDED) == (held.toured is not None)
-        assert running.state == LEADING or not running.visits
+        assert (running.state == TourStep.ENDED) == (held.toured is not None)
+        assert running.state == TourStep.LEADING or not running.visits
         waits = [where for each in site.edge.site.waiting.values() for where in each if where[0] == key]
         assert all(held.is_due(hop) and hop not in running.visits for _, hop in waits)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_that_a_peer_may_send_is_unexpected(seed: int) -> None:
+def test_no_peer_message_is_unexpected(seed: int) -> None:
     peers, site = Peers(seed), Site()
     for step in range(250):
         if peers.draw.random() < 0.01:
             site.restart()
-        peers.see(site.tell(peers.event(), step * 3.0))
+        peers.see(site.notify(peers.event(), step * 3.0))
         check_sane(site)

@@ -1,4 +1,4 @@
-"""What the tests of the transport share: something to listen with, a broker that misbehaves, and a small CA."""
+"""Shared by the tests of transports: a listener, a misbehaving broker, and a small certificate authority."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _PUBLISH = 3
 
 
 def make_hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No patience between tries."""
-    monkeypatch.setattr(mqtt, "_FIRST_DELAY", 0.01)
-    monkeypatch.setattr(mqtt, "_REFUSED_DELAY", 0.01)
-    monkeypatch.setattr(mqtt, "_LONGEST_DELAY", 0.1)
+    """Shorten the delays between connection attempts."""
+    monkeypatch.setattr(mqtt, "_FIRST_RECONNECT_DELAY", 0.01)
+    monkeypatch.setattr(mqtt, "_REFUSED_RECONNECT_DELAY", 0.01)
+    monkeypatch.setattr(mqtt, "_LONGEST_RECONNECT_DELAY", 0.1)
 
 
 class Ear:
-    """A listener that writes down what it hears."""
+    """A listener that records all events."""
 
     def __init__(self) -> None:
         self.ups = 0
         self.downs: list[str] = []
-        self.heard: list[tuple[str, bytes]] = []
+        self.received: list[tuple[str, bytes]] = []
 
     def link_up(self, link: Link) -> None:
         self.ups += 1
@@ -52,15 +52,15 @@ class Ear:
         self.downs.append(reason)
 
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:
-        self.heard.append((topic, payload))
+        self.received.append((topic, payload))
 
     @property
     def payloads(self) -> list[bytes]:
-        return [payload for _, payload in self.heard]
+        return [payload for _, payload in self.received]
 
 
 class Node:
-    """A link with its ear, open for as long as the block."""
+    """A link with a recording listener, open within the `with` block."""
 
     def __init__(
         self,
@@ -83,19 +83,19 @@ class Node:
     def __exit__(self, *_: object) -> None:
         self.link.close()
 
-    def assert_hears(self, payload: bytes) -> None:
+    def assert_receives(self, payload: bytes) -> None:
         """Wait for a payload."""
         wait_until(lambda: payload in self.ear.payloads, f"{payload[:20]!r} to arrive", lambda: self.ear.downs)
 
     def assert_acknowledged(self) -> None:
-        """Wait until the broker has answered for all that was published, also where it let nothing through.
+        """Wait until the broker has acknowledged all published messages, including rejected ones.
 
-        What the broker sent to this node before it answered has arrived by then, too: answers keep their order.
+        Messages that the broker sent to this node before have arrived by then, because the order is kept.
         """
         wait_until(self._is_acknowledged, "the broker's acknowledgements", lambda: self.ear.downs)
 
-    def assert_told(self, *words: str) -> None:
-        """Wait for a reason that holds all the words."""
+    def assert_reported(self, *words: str) -> None:
+        """Wait for a disconnect reason that contains all the words."""
         wait_until(
             lambda: any(all(word in why for word in words) for why in self.ear.downs),
             f"a reason with {words}",
@@ -108,7 +108,7 @@ class Node:
 
 
 class ScriptedBroker:
-    """Answers every CONNECT with the given bytes, acknowledges nothing, and counts what else comes."""
+    """A broker that replies to every CONNECT with the given bytes, acknowledges nothing, and counts other packets."""
 
     def __init__(self, answer: Callable[[int], bytes], *, hang_up_on: int | None = None, deaf: bool = False) -> None:
         self.versions: list[int] = []
@@ -129,14 +129,14 @@ class ScriptedBroker:
 
     def __exit__(self, *_: object) -> None:
         self._left.set()
-        # Closing alone would leave the thread in accept(), and the port in use.
+        # Closing alone would leave the thread in accept() and the port in use.
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self.cut()
 
     def cut(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for each in self._open:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -177,7 +177,7 @@ def _packet(read: Callable[[int], bytes]) -> tuple[int, bytes]:
 
 
 class Authority:
-    """A certificate authority that lives in a folder."""
+    """A certificate authority in a folder."""
 
     def __init__(self, folder: Path, name: str = "test-ca") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -192,7 +192,7 @@ class Authority:
         self.file.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *hosts: str, begins: float = -1.0) -> tuple[str, str]:
-        """A certificate file and its key file; it is valid for two days, which begin so many days from now."""
+        """Write a certificate, valid for two days from N days from now, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_named(name), self._name, key.public_key(), begins)
         if hosts:
@@ -221,7 +221,7 @@ def _host(host: str) -> x509.GeneralName:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begins: float = -1.0
 ) -> x509.CertificateBuilder:
-    """A certificate of two days, which begin so many days from now."""
+    """Return a certificate that is valid for two days from N days from now."""
     now = dt.datetime.now(dt.UTC) + dt.timedelta(days=begins + 1)
     return (
         x509.CertificateBuilder()

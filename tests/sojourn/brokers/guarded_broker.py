@@ -1,4 +1,4 @@
-"""A real mosquitto on the configuration that a fleet's folder holds, and its members' ways of connecting."""
+"""A real mosquitto with the configuration of a fleet folder, and its members' connection settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sojourn.brokers import fleet as folders
 from sojourn.brokers.acl import MemberRole
 from sojourn.brokers.configuration import CONF, Listeners
 from sojourn.brokers.fleet import FleetFile, Kind
-from sojourn.brokers.run import find_mosquitto
+from sojourn.brokers.local_broker import find_mosquitto
 from sojourn.links.settings import BrokerSettings, TlsSettings
 from tests.ports import free_ports, is_listening
 from tests.sojourn.brokers.brokers import Node
@@ -21,10 +21,10 @@ FLEET = "field"
 
 
 class GuardedBroker:
-    """A fleet's folder with its broker, running for as long as the block."""
+    """A fleet folder with its broker, which runs within the `with` block."""
 
     def __init__(self, folder: Path, *, passwords: bool = True) -> None:
-        """With `passwords` there is a listener for them, which is not so unless somebody chooses it."""
+        """Create the fleet; `passwords` adds a listener for passwords, which is off by default."""
         self.folder = folder
         self.issued = 0
         ports = free_ports(3)
@@ -34,7 +34,7 @@ class GuardedBroker:
     def add(
         self, name: str, role: MemberRole = "device", kind: Kind = "password", *, renew: bool = False
     ) -> BrokerSettings:
-        """A member's way to connect."""
+        """Return a member's connection settings."""
         _, secret = folders.admit(self.folder, name, role, kind, renew=renew)
         self.issued += 1
         files = {}
@@ -51,7 +51,7 @@ class GuardedBroker:
         return BrokerSettings(port=self.listeners.certificate, tls=tls)
 
     def add_local(self, name: str, role: MemberRole) -> BrokerSettings:
-        """The way of a server on the broker's own machine."""
+        """Return the connection settings of a server on the broker's machine."""
         _, secret = folders.admit(self.folder, name, role, "password")
         password = secret.files["password"].decode().strip()
         return BrokerSettings(host="127.0.0.1", port=self.listeners.local, username=name, password=password)
@@ -59,14 +59,14 @@ class GuardedBroker:
     def start(self) -> None:
         conf = self.folder / "as-root.conf"
         written = (self.folder / folders.BROKER / CONF).read_text()
-        # Without these messages mosquitto 2.0 logs a refused certificate only where the client's part of the handshake
-        # comes after its first look for it; a quick client's is there already.
+        # Without these messages, mosquitto 2.0 logs a rejected certificate only if the client's handshake data arrives
+        # after its first read; a fast client's data arrives earlier.
         written = written.replace("connection_messages false", "connection_messages true")
-        # As root mosquitto becomes a user who may not read a test's private folder.
+        # Started as root, mosquitto becomes a user that cannot read a test's private folder.
         conf.write_text("user root\nlog_type information\n" + written)
         self.log = (self.folder / "mosquitto.log").open("ab")
         self.process = subprocess.Popen([find_mosquitto() or "mosquitto", "-c", str(conf)], stderr=self.log)
-        wait_until(self._listens, "the broker's last listener", self.said)
+        wait_until(self._listens, "the broker's last listener", self.log_text)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -74,33 +74,35 @@ class GuardedBroker:
         self.log.close()
 
     def reload(self) -> None:
-        """Have the broker read its files again: what reaches it after this is judged by the new ones.
+        """Reload the broker's files; later messages are checked against the new ones.
 
-        It says so when it begins, and has one thread, which serves nobody until it has read everything.
+        It logs the start of the reload, and its only thread serves no client until the reload is complete.
         """
-        before = self.said().count("Reloading config")
+        before = self.log_text().count("Reloading config")
         self.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: self.said().count("Reloading config") > before, "the broker to reload", self.said)
+        wait_until(lambda: self.log_text().count("Reloading config") > before, "the broker to reload", self.log_text)
 
     def assert_refuses_certificate(self, settings: BrokerSettings, name: str) -> None:
-        """A node never connects, and the broker says that it is for its certificate.
+        """Assert that a node cannot connect and that the broker logs an invalid certificate as the reason.
 
-        What the node hears of it is left to chance: the alert, or only the end of the connection.
+        The node may receive a TLS alert or only the end of the connection.
         """
-        before = self.said()
+        before = self.log_text()
         with Node(settings, name, wait=False) as node:
-            self.assert_says_again("certificate verify failed", before)
+            self.assert_logs_again("certificate verify failed", before)
             assert node.ear.ups == 0
 
-    def assert_says_again(self, words: str, before: str) -> None:
-        """Wait until the broker says these words more often than it had before."""
-        wait_until(lambda: self.said().count(words) > before.count(words), f"the broker to say {words!r}", self.said)
+    def assert_logs_again(self, words: str, before: str) -> None:
+        """Wait until the broker has logged these words once more than before."""
+        wait_until(
+            lambda: self.log_text().count(words) > before.count(words), f"the broker to log {words!r}", self.log_text
+        )
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return (self.folder / "mosquitto.log").read_text()
 
     def _listens(self) -> bool:
-        assert self.process.poll() is None, self.said()
+        assert self.process.poll() is None, self.log_text()
         return is_listening(self.listeners.local)
 
     def __enter__(self) -> Self:

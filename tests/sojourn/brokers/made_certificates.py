@@ -1,4 +1,4 @@
-"""Certificates that end when a test wants them to."""
+"""Certificates with a chosen expiry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 
 def certificate_until(timestamp: float) -> bytes:
-    """A certificate, as PEM, that ends at this moment in seconds since 1970."""
+    """Return a certificate, as PEM, that expires at this time in seconds since 1970."""
     key, name = Ed25519PrivateKey.generate(), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     return (
         x509.CertificateBuilder()

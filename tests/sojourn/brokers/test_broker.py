@@ -1,4 +1,4 @@
-"""Brokers that are started here."""
+"""Local brokers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Literal
 import msgspec
 import pytest
 
-from sojourn.brokers import run as broker_module
-from sojourn.brokers.acl import CLEANER, Members, acl_lines, left_behind
-from sojourn.brokers.run import find_mosquitto, start_broker
+from sojourn.brokers import local_broker as broker_module
+from sojourn.brokers.acl import CLEANER, Members, acl_lines, retained_topics
+from sojourn.brokers.local_broker import find_mosquitto, start_broker
 from sojourn.errors import BrokerError, ConfigError
 from sojourn.links.settings import BrokerSettings, BrokerTls, LocalBroker
 from tests.forked import Forked
@@ -32,73 +32,73 @@ Kind = Literal["mosquitto", "amqtt"]
 KINDS: list[Kind] = ["mosquitto", "amqtt"]
 
 
-def has_heard(node: Node, topics: set[str]) -> bool:
-    return {topic for topic, _ in node.ear.heard} == topics
+def has_received(node: Node, topics: set[str]) -> bool:
+    return {topic for topic, _ in node.ear.received} == topics
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broker_starts_serves_and_stops(kind: Kind, tmp_path: Path) -> None:
-    # Not any free port: the system could give that one to another test as soon as the broker has left it.
+def test_broker_starts_serves_and_stops(kind: Kind, tmp_path: Path) -> None:
+    # Not just any free port: the system could give it to another test as soon as the broker stops.
     with start_broker(LocalBroker(kind=kind, port=free_ports(1)[0]), tmp_path) as broker:
         assert (broker.kind, broker.host) == (kind, "127.0.0.1")
         with Node(broker.settings, "self", ["t"]) as node:
             assert node.link.payload_limit == 256_000
             node.link.publish("t", bytes(256_000))
-            node.assert_hears(bytes(256_000))
+            node.assert_receives(bytes(256_000))
     assert has_ended(broker.pid)
     assert not is_listening(broker.port)
     broker.stop()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_port_in_use_is_named(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "_ANSWER_SECONDS", 0.05)  # nothing will answer
+def test_error_names_port_in_use(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "_CONNECT_TIMEOUT", 0.05)  # nothing will answer
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BrokerError, match=f"port {port} on 127.0.0.1 .*choose another port"):
             start_broker(LocalBroker(kind=kind, port=port), tmp_path)
 
 
-def test_a_broker_that_is_there_already_is_to_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "_ANSWER_SECONDS", LIMIT)
+def test_error_recommends_broker_already_on_the_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "_CONNECT_TIMEOUT", LIMIT)
     with (
         start_broker(LocalBroker(), tmp_path) as running,
-        pytest.raises(BrokerError, match=rf"a broker listens on 127\.0\.0\.1:{running.port} already.*use that one"),
+        pytest.raises(BrokerError, match=rf"a broker already listens on 127\.0\.0\.1:{running.port}.*use that one"),
     ):
         start_broker(LocalBroker(port=running.port), tmp_path / "second")
 
 
 @pytest.mark.parametrize(("host", "open_to_all"), [("127.0.0.1", False), ("0.0.0.0", True)])
-def test_a_broker_for_other_machines_is_reached_by_them_and_warns(host: str, open_to_all: bool, tmp_path: Path) -> None:
-    said, warned = tmp_path / "said", tmp_path / "warned"
-    running = Forked(["broker", "--host", host, "--port", "0"], said, tmp_path, errors=warned)
+def test_broker_on_other_address_is_reachable_and_warns(host: str, open_to_all: bool, tmp_path: Path) -> None:
+    output, warned = tmp_path / "printed", tmp_path / "warned"
+    running = Forked(["broker", "--host", host, "--port", "0"], output, tmp_path, errors=warned)
     listening = re.compile(rf"is listening on {re.escape(host)}:(\d+);")
-    wait_until(lambda: listening.search(said.read_text()), "the broker to listen", warned.read_text)
-    port = int(listening.findall(said.read_text())[0])
-    # Linux has all of 127.0.0.0/8, and who listens on 127.0.0.1 alone is not found at another address of it.
+    wait_until(lambda: listening.search(output.read_text()), "the broker to listen", warned.read_text)
+    port = int(listening.findall(output.read_text())[0])
+    # Linux has all of 127.0.0.0/8; a listener on 127.0.0.1 cannot be reached at another of these addresses.
     assert is_listening(port, "127.0.0.2") == open_to_all
     assert is_listening(port)
     if open_to_all:
-        wait_until(lambda: "lets in everybody who reaches it" in warned.read_text(), "the warning")
+        wait_until(lambda: "accepts any client that can reach it" in warned.read_text(), "the warning")
     running.terminate()
     assert running.wait(LIMIT) == 0
-    assert ("lets in everybody who reaches it" in warned.read_text()) == open_to_all
+    assert ("accepts any client that can reach it" in warned.read_text()) == open_to_all
 
 
-def test_a_broker_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
+def test_failed_start_shows_broker_log(tmp_path: Path) -> None:
     tls = BrokerTls(certificate_file=str(tmp_path / "nowhere"), key_file=str(tmp_path / "nowhere"))
     with pytest.raises(BrokerError, match=r"mosquitto ended with code 1; .*\n.*(?s:.)*nowhere"):
         start_broker(LocalBroker(kind="mosquitto", tls=tls), tmp_path)
 
 
-def test_mosquitto_is_found_where_path_does_not_lead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mosquitto_is_found_outside_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_mosquitto() is not None
-    monkeypatch.setattr(broker_module, "_USUAL_FOLDERS", ())
+    monkeypatch.setattr(broker_module, "_SEARCH_FOLDERS", ())
     assert find_mosquitto() is None
 
 
-def test_without_mosquitto_amqtt_is_used_and_says_so(
+def test_missing_mosquitto_falls_back_to_amqtt_with_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
@@ -116,7 +116,7 @@ def test_without_mosquitto_amqtt_is_used_and_says_so(
 PARENT = """
 import sys, threading
 from pathlib import Path
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.links.settings import LocalBroker
 print(start_broker(LocalBroker(kind=sys.argv[1]), Path(sys.argv[2])).pid, flush=True)
 sys.argv[3] == "stay" and threading.Event().wait()
@@ -125,7 +125,7 @@ sys.argv[3] == "stay" and threading.Event().wait()
 
 @pytest.mark.parametrize("end", ["stay", "leave"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broker_dies_with_its_parent(kind: Kind, end: str, tmp_path: Path) -> None:
+def test_broker_stops_with_its_parent_process(kind: Kind, end: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, kind, str(tmp_path), end]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as parent:
         assert parent.stdout is not None
@@ -136,7 +136,7 @@ def test_a_broker_dies_with_its_parent(kind: Kind, end: str, tmp_path: Path) -> 
     wait_until(lambda: has_ended(pid), "the broker's end")
 
 
-def test_a_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+def test_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     started = []
     thread = threading.Thread(target=lambda: started.append(start_broker(LocalBroker(kind="mosquitto"), tmp_path)))
     thread.start()
@@ -145,7 +145,7 @@ def test_a_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
         assert node.ear.ups == 1
 
 
-def test_passwords_are_hashed_and_private(tmp_path: Path) -> None:
+def test_password_file_is_hashed_and_private(tmp_path: Path) -> None:
     broker = start_broker(LocalBroker(kind="mosquitto", users={"node": "in:clear"}), tmp_path)
     with broker, Node(BrokerSettings(host=broker.host, port=broker.port, password="in:clear"), "node"):
         pass
@@ -156,7 +156,7 @@ def test_passwords_are_hashed_and_private(tmp_path: Path) -> None:
         start_broker(LocalBroker(kind="mosquitto", users={"a:b": "c"}), tmp_path)
 
 
-def test_settings_are_closed() -> None:
+def test_broker_settings_reject_unknown_keys_and_bad_values() -> None:
     for text in (b'{"hots": "x"}', b'{"port": 0}', b'{"keepalive": 0}', b'{"tls": {"ca": "x"}}'):
         with pytest.raises(msgspec.ValidationError):
             msgspec.json.decode(text, type=BrokerSettings)
@@ -164,7 +164,7 @@ def test_settings_are_closed() -> None:
     assert decoded.effective_port == 8883
 
 
-EVERYBODY = Members(devices=("d1", "d2"), edges=("e",), clouds=("c",), operators=("o",))
+MEMBERS = Members(devices=("d1", "d2"), edges=("e",), clouds=("c",), operators=("o",))
 DESIGNED = """\
 pattern read sojourn/1/fleet/device/%u/in/+
 pattern write sojourn/1/fleet/edge/e/in/%u
@@ -191,14 +191,14 @@ topic write sojourn/1/fleet/cloud/c/in/o
 """
 
 
-def test_the_acl_reads_as_designed() -> None:
-    assert acl_lines("fleet", EVERYBODY) == DESIGNED
+def test_acl_matches_design_and_rejects_invalid_names() -> None:
+    assert acl_lines("fleet", MEMBERS) == DESIGNED
     for wrong in (Members(edges=("#",)), Members(devices=("+",)), Members(clouds=("a/b",)), Members(operators=("",))):
         with pytest.raises(ConfigError, match="is not a valid name"):
             acl_lines("fleet", wrong)
 
 
-def test_nothing_that_may_be_written_has_a_wildcard_however_large_the_fleet() -> None:
+def test_acl_write_rules_never_use_wildcards() -> None:
     members = Members(
         devices=tuple(f"d{number}" for number in range(50)),
         edges=("e1", "e2", "e3"),
@@ -206,31 +206,31 @@ def test_nothing_that_may_be_written_has_a_wildcard_however_large_the_fleet() ->
         operators=("o1", "o2"),
         barred=("x",),
     )
-    left = left_behind("fleet", "d7", "device", members)
+    left = retained_topics("fleet", "d7", "device", members)
     lines = acl_lines("fleet", members, left).splitlines()
     writes = [line for line in lines if " write " in line or " readwrite " in line]
     assert len(writes) == (3 + 1) + 3 * (1 + 2 + 50) + 2 * (1 + 3 + 2) + 2 * 2 + len(left)
     assert not [line for line in writes if "+" in line or "#" in line]
 
 
-def test_what_a_member_may_have_left_is_all_that_it_or_its_peers_may_write() -> None:
+def test_cleanup_lists_every_topic_a_removed_member_could_use() -> None:
     t = "sojourn/1/fleet"
-    assert left_behind("fleet", "d1", "device", EVERYBODY) == [
+    assert retained_topics("fleet", "d1", "device", MEMBERS) == [
         f"{t}/device/d1/state", f"{t}/edge/e/in/d1", f"{t}/device/d1/in/e",
     ]  # fmt: skip
-    assert left_behind("fleet", "e", "edge", EVERYBODY) == [
+    assert retained_topics("fleet", "e", "edge", MEMBERS) == [
         f"{t}/edge/e/state", f"{t}/cloud/c/in/e", f"{t}/device/d1/in/e", f"{t}/device/d2/in/e",
         f"{t}/edge/e/in/c", f"{t}/edge/e/in/d1", f"{t}/edge/e/in/d2",
     ]  # fmt: skip
-    rules = acl_lines("fleet", EVERYBODY, left_behind("fleet", "o", "operator", EVERYBODY))
+    rules = acl_lines("fleet", MEMBERS, retained_topics("fleet", "o", "operator", MEMBERS))
     assert rules.endswith(
         f"\nuser {CLEANER}\ntopic write {t}/cloud/o/state\ntopic write {t}/cloud/c/in/o\ntopic write {t}/cloud/o/in/c\n"
     )
 
 
-def test_the_acl_lets_everyone_do_their_part_and_no_more(tmp_path: Path) -> None:
+def test_acl_allows_each_role_only_its_own_topics(tmp_path: Path) -> None:
     t = "sojourn/1/fleet"
-    rules = acl_lines("fleet", EVERYBODY)
+    rules = acl_lines("fleet", MEMBERS)
     names = ("d1", "d2", "e", "c", "o")
     allowed = {
         "d1": [f"{t}/edge/e/in/d1", f"{t}/device/d1/state"],
@@ -262,7 +262,7 @@ def test_the_acl_lets_everyone_do_their_part_and_no_more(tmp_path: Path) -> None
             name: Node(
                 BrokerSettings(host=broker.host, port=broker.port, password=users[name]),
                 name,
-                # Everybody asks for everything: the broker grants it, and then delivers only what is allowed.
+                # All members subscribe to everything: the broker grants it, but delivers only permitted messages.
                 ["#"],
             )
             for name in names
@@ -271,13 +271,13 @@ def test_the_acl_lets_everyone_do_their_part_and_no_more(tmp_path: Path) -> None
             for topic in forbidden.get(name, []) + allowed[name]:
                 node.link.publish(topic, b"x")
         for name, node in nodes.items():
-            wait_until(partial(has_heard, node, reads[name]), f"all that {name} may hear")
+            wait_until(partial(has_received, node, reads[name]), f"all messages that {name} may receive")
         for node in nodes.values():
-            # All was judged by now, and the answer to this comes after all that is on its way to the node.
+            # All messages are checked by now; the reply to this one arrives after all earlier messages.
             node.link.publish("anything", b"x")
             node.assert_acknowledged()
         for node in nodes.values():
             node.link.close()
-        assert {name: sorted(topic for topic, _ in node.ear.heard) for name, node in nodes.items()} == {
+        assert {name: sorted(topic for topic, _ in node.ear.received) for name, node in nodes.items()} == {
             name: sorted(topics) for name, topics in reads.items()
         }

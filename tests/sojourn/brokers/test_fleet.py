@@ -1,4 +1,4 @@
-"""A fleet's folder and the real mosquitto that reads it: who may connect, and what they may say and hear."""
+"""A fleet folder with a real mosquitto: which members can connect, publish and subscribe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SmallSite(GuardedBroker):
-    """A broker with an edge server and two devices, one by password and one by certificate."""
+    """A broker with an edge server and two devices, one with a password and one with a certificate."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -43,11 +43,11 @@ def broker(tmp_path: Path) -> Iterator[SmallSite]:
 
 def refused(settings: BrokerSettings, name: str, *words: str) -> None:
     with Node(settings, name, wait=False) as node:
-        node.assert_told(*words)
+        node.assert_reported(*words)
         assert node.ear.ups == 0
 
 
-def test_members_with_passwords_and_with_certificates_speak_over_tls(broker: SmallSite) -> None:
+def test_password_and_certificate_members_connect_over_tls(broker: SmallSite) -> None:
     with (
         Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge,
         Node(broker.first, "pi-1", [f"sojourn/1/{FLEET}/device/pi-1/in/+"]) as first,
@@ -55,13 +55,13 @@ def test_members_with_passwords_and_with_certificates_speak_over_tls(broker: Sma
     ):
         first.link.publish(f"{EDGE_INBOX}/pi-1", b"from the first")
         second.link.publish(f"{EDGE_INBOX}/pi-2", b"from the second")
-        edge.assert_hears(b"from the first")
-        edge.assert_hears(b"from the second")
+        edge.assert_receives(b"from the first")
+        edge.assert_receives(b"from the second")
         edge.link.publish(f"sojourn/1/{FLEET}/device/pi-1/in/s1", b"to the first")
-        first.assert_hears(b"to the first")
+        first.assert_receives(b"to the first")
 
 
-def test_nobody_connects_without_a_name_with_a_wrong_password_or_with_the_password_of_another(
+def test_wrong_or_missing_credentials_are_rejected(
     broker: SmallSite,
 ) -> None:
     tls = TlsSettings(ca_file=str(broker.folder / folders.CA_FILE))
@@ -78,8 +78,8 @@ def test_nobody_connects_without_a_name_with_a_wrong_password_or_with_the_passwo
     refused(msgspec.structs.replace(broker.first, tls=False), "pi-1", "switch tls on")
 
 
-def test_a_device_neither_writes_nor_reads_what_is_anothers(broker: SmallSite) -> None:
-    """A connection is per name, so pi-1 listens here to all that it should not hear, and hears only its own."""
+def test_device_cannot_read_or_write_topics_of_others(broker: SmallSite) -> None:
+    """pi-1 subscribes to topics that it must not read, and receives only its own messages."""
     everything = ["#", f"sojourn/1/{FLEET}/device/+/in/+", f"{EDGE_INBOX}/+", f"sojourn/1/{FLEET}/+/+/state"]
     with (
         Node(broker.edge, "s1", [f"{EDGE_INBOX}/+", f"sojourn/1/{FLEET}/device/+/state"]) as edge,
@@ -97,18 +97,18 @@ def test_a_device_neither_writes_nor_reads_what_is_anothers(broker: SmallSite) -
         ):
             first.link.publish(topic, b"a lie")
         first.link.publish(f"{EDGE_INBOX}/pi-1", b"the truth")
-        edge.assert_hears(b"the truth")
+        edge.assert_receives(b"the truth")
         edge.link.publish(f"sojourn/1/{FLEET}/device/pi-2/in/s1", b"for the second")
-        second.assert_hears(b"for the second")
+        second.assert_receives(b"for the second")
         edge.link.publish(f"sojourn/1/{FLEET}/device/pi-1/in/s1", b"for the first")
-        first.assert_hears(b"for the first")
+        first.assert_receives(b"for the first")
         assert edge.ear.payloads == [b"the truth"]
         assert second.ear.payloads == [b"for the second"]
-        # It hears its own under each filter that it matches, and nothing else.
+        # It receives its own message once for each matching filter, and nothing else.
         assert set(first.ear.payloads) == {b"for the first"}
 
 
-def test_a_revoked_password_is_thrown_out_at_a_reload_and_refused_from_then_on(broker: SmallSite) -> None:
+def test_revoked_password_is_rejected_after_reload(broker: SmallSite) -> None:
     with (
         Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge,
         Node(broker.first, "pi-1") as first,
@@ -116,15 +116,15 @@ def test_a_revoked_password_is_thrown_out_at_a_reload_and_refused_from_then_on(b
     ):
         folders.revoke(broker.folder, "pi-1")
         broker.reload()
-        first.assert_told("lost")
-        first.assert_told("not authorised")
+        first.assert_reported("lost")
+        first.assert_reported("not authorised")
         second.link.publish(f"{EDGE_INBOX}/pi-2", b"still here")
-        edge.assert_hears(b"still here")
+        edge.assert_receives(b"still here")
         assert second.ear.downs == []
     refused(broker.first, "pi-1", "not authorised")
 
 
-def test_a_revoked_certificate_is_silenced_at_a_reload_and_refused_from_then_on(broker: SmallSite) -> None:
+def test_revoked_certificate_is_rejected_after_reload(broker: SmallSite) -> None:
     with Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge, Node(broker.second, "pi-2") as second:
         folders.revoke(broker.folder, "pi-2")
         broker.reload()
@@ -133,12 +133,12 @@ def test_a_revoked_certificate_is_silenced_at_a_reload_and_refused_from_then_on(
         assert second.ear.downs == []
         with Node(broker.first, "pi-1") as first:
             first.link.publish(f"{EDGE_INBOX}/pi-1", b"the first")
-            edge.assert_hears(b"the first")
+            edge.assert_receives(b"the first")
         assert edge.ear.payloads == [b"the first"]
     broker.assert_refuses_certificate(broker.second, "pi-2")
 
 
-def test_a_removed_certificate_stays_barred_though_its_name_is_free(broker: SmallSite) -> None:
+def test_removed_certificate_stays_rejected_when_name_is_reused(broker: SmallSite) -> None:
     folders.remove(broker.folder, "pi-2")
     fleet = folders.read(broker.folder)
     assert "pi-2" not in fleet.members
@@ -153,7 +153,7 @@ def test_a_removed_certificate_stays_barred_though_its_name_is_free(broker: Smal
     broker.assert_refuses_certificate(broker.second, "pi-2")
 
 
-def test_renewed_credentials_end_the_old_ones(broker: SmallSite) -> None:
+def test_renewed_credentials_invalidate_the_old_ones(broker: SmallSite) -> None:
     fresh = broker.add("pi-1", renew=True)
     broker.reload()
     with Node(fresh, "pi-1") as node:
@@ -161,7 +161,7 @@ def test_renewed_credentials_end_the_old_ones(broker: SmallSite) -> None:
     refused(broker.first, "pi-1", "not authorised")
 
 
-def test_a_node_cannot_take_the_client_id_of_another(broker: SmallSite) -> None:
+def test_node_cannot_take_client_id_of_another(broker: SmallSite) -> None:
     with Node(broker.first, "pi-1") as first, Node(broker.second, "pi-1") as second:
         first.link.publish(f"{EDGE_INBOX}/pi-1", b"still here")
         first.assert_acknowledged()
@@ -169,18 +169,18 @@ def test_a_node_cannot_take_the_client_id_of_another(broker: SmallSite) -> None:
         assert (second.ear.ups, second.ear.downs) == (1, [])
 
 
-def test_a_packet_over_the_limit_is_refused_and_the_largest_chunk_passes(broker: SmallSite) -> None:
+def test_packet_limit_is_set_and_largest_chunk_passes(broker: SmallSite) -> None:
     with Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge, Node(broker.first, "pi-1") as first:
         assert first.link.payload_limit == 256_000
         first.link.publish(f"{EDGE_INBOX}/pi-1", bytes(256_000))
-        edge.assert_hears(bytes(256_000))
+        edge.assert_receives(bytes(256_000))
     conf = (broker.folder / "broker" / CONF).read_text().splitlines()
     assert "max_packet_size 300000" in conf
     assert "allow_anonymous false" in conf
     assert f"memory_limit {512 << 20}" in conf
 
 
-def test_secrets_are_for_their_owner_and_the_broker_only(tmp_path: Path) -> None:
+def test_secret_files_are_private(tmp_path: Path) -> None:
     folders.create(tmp_path / "f", FleetFile(fleet="f", hosts=("h",)), signed_here=True)
     folders.admit(tmp_path / "f", "pi-1", "device", "password")
     modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "f").rglob("*") if each.is_file()}
@@ -189,20 +189,20 @@ def test_secrets_are_for_their_owner_and_the_broker_only(tmp_path: Path) -> None
     assert modes["ca.key"] == modes["release.key"] == 0o600
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_invalid_fleet_commands_are_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "f"
-    with pytest.raises(ConfigError, match="holds no fleet"):
+    with pytest.raises(ConfigError, match="contains no fleet"):
         folders.read(folder)
     with pytest.raises(ConfigError, match="neither a host name nor an address"):
         folders.create(folder, FleetFile(fleet="f", hosts=("no host",)), signed_here=False)
     folders.create(folder, FleetFile(fleet="f", hosts=("192.0.2.7",)), signed_here=False)
     assert not (folder / folders.RELEASE_KEY).exists()
-    with pytest.raises(ConfigError, match="holds a fleet already"):
+    with pytest.raises(ConfigError, match="already contains a fleet"):
         folders.create(folder, FleetFile(fleet="f", hosts=("h",)), signed_here=False)
     folders.admit(folder, "s1", "edge", "password")
-    with pytest.raises(ConfigError, match="is a member already: --renew"):
+    with pytest.raises(ConfigError, match="is already a member: --renew"):
         folders.admit(folder, "s1", "edge", "password")
-    with pytest.raises(ConfigError, match="is a member as edge"):
+    with pytest.raises(ConfigError, match="is already a member as edge"):
         folders.admit(folder, "s1", "device", "password", renew=True)
     with pytest.raises(ConfigError, match="is not a valid name"):
         folders.admit(folder, "Pi 1", "device", "password")
@@ -210,13 +210,13 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         folders.revoke(folder, "pi-9")
 
 
-def test_a_revoked_member_keeps_its_name_until_it_is_removed(tmp_path: Path) -> None:
+def test_revoked_member_keeps_its_name_until_removed(tmp_path: Path) -> None:
     folder = tmp_path / "f"
     folders.create(folder, FleetFile(fleet="f", hosts=("h",)), signed_here=False)
     folders.admit(folder, "pi-1", "device", "password")
-    assert set(folders.hashes_of(folder)) == {"pi-1"}
+    assert set(folders.password_hashes(folder)) == {"pi-1"}
     folders.revoke(folder, "pi-1")
-    assert folders.hashes_of(folder) == {}
+    assert folders.password_hashes(folder) == {}
     assert "user pi-1\ntopic deny #\n" in (folder / "broker" / "acl").read_text()
     with pytest.raises(ConfigError, match="already"):
         folders.admit(folder, "pi-1", "device", "password")

@@ -1,4 +1,4 @@
-"""Home Assistant's account at a broker: what it may do, what edge servers may do for it, how it begins and ends."""
+"""Home Assistant's account at a broker: its permissions, those of edge servers for it, and its removal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from sojourn.brokers import fleet as folders
-from sojourn.brokers.acl import CLEANER, Members, acl_lines, left_behind
-from sojourn.brokers.clearing import clear
+from sojourn.brokers.acl import CLEANER, Members, acl_lines, retained_topics
+from sojourn.brokers.maintenance import clear
 from sojourn.errors import ConfigError
 from tests.forked import sojourn
 from tests.sojourn.brokers.brokers import Node
@@ -32,14 +32,14 @@ def block(rules: str, name: str) -> list[str]:
     return rules.partition(f"user {name}\n")[2].partition("\n\n")[0].strip().splitlines()
 
 
-def test_without_an_account_nobody_may_do_anything_for_home_assistant() -> None:
+def test_acl_without_home_account_has_no_home_rules() -> None:
     rules = acl_lines("fleet", WITHOUT)
     assert "home" not in rules
     for name in ("c", "o"):
         assert block(rules, name) == block(acl_lines("fleet", WITH), name)
 
 
-def test_the_rules_name_every_topic() -> None:
+def test_home_rules_name_every_topic() -> None:
     rules = acl_lines("fleet", WITH)
     assert block(rules, "ha") == [
         f"topic deny {T}/device/ha/state",
@@ -61,16 +61,16 @@ def test_the_rules_name_every_topic() -> None:
         acl_lines("fleet", msgspec.structs.replace(WITH, homes=("a/b",)))
 
 
-def test_what_is_left_of_a_device_and_of_home_assistant() -> None:
+def test_cleanup_lists_topics_of_device_and_home_assistant() -> None:
     both = [config("d1"), f"{STATE}/d1/state"]
-    assert left_behind("fleet", "d1", "device", WITH)[-2:] == both
-    assert not set(both) & set(left_behind("fleet", "d1", "device", WITHOUT))
-    left = left_behind("fleet", "ha", "home-assistant", WITHOUT)
+    assert retained_topics("fleet", "d1", "device", WITH)[-2:] == both
+    assert not set(both) & set(retained_topics("fleet", "d1", "device", WITHOUT))
+    left = retained_topics("fleet", "ha", "home-assistant", WITHOUT)
     assert left[:2] == ["homeassistant/status", "homeassistant/device/sojourn_fleet_e_d1/config"]
     assert len(left) == 5
 
 
-def test_the_command_makes_an_account_that_may_look_and_removing_it_ends_that(tmp_path: Path) -> None:
+def test_command_creates_read_only_account_and_removal_ends_it(tmp_path: Path) -> None:
     broker = GuardedBroker(tmp_path / "fleet")
     for name in ("d", "gone"):
         broker.add(name)
@@ -90,22 +90,22 @@ def test_the_command_makes_an_account_that_may_look_and_removing_it_ends_that(tm
             for topic in (*shown["d"], *shown["gone"]):
                 server.link.publish(topic, b"x", retain=True)
             wait_until(
-                partial(_has_heard, home, {*shown["d"], *shown["gone"]}), "what is shown", lambda: home.ear.heard
+                partial(_has_received, home, {*shown["d"], *shown["gone"]}), "what is shown", lambda: home.ear.received
             )
             for topic in (shown["d"][0], f"sojourn/1/{FLEET}/edge/e/in/home-assistant", "homes/other", "homes/status"):
                 home.link.publish(topic, b"from-home")
             home.assert_acknowledged()
-            wait_until(lambda: server.ear.heard, "Home Assistant's status")
-            assert server.ear.heard == [("homes/status", b"from-home")]
-            assert {topic for topic, payload in home.ear.heard if payload == b"from-home"} <= {"homes/status"}
+            wait_until(lambda: server.ear.received, "Home Assistant's status")
+            assert server.ear.received == [("homes/status", b"from-home")]
+            assert {topic for topic, payload in home.ear.received if payload == b"from-home"} <= {"homes/status"}
         left = folders.remove(broker.folder, "gone")
         broker.reload()
         assert clear(broker.folder, "gone", left, LIMIT)
         with Node(look, "home-assistant", [f"sojourn/home-assistant/{FLEET}/e/+/state"]) as home:
-            home.assert_hears(b"x")
+            home.assert_receives(b"x")
             home.link.publish("homes/status", b"from-home")  # answered after all that was kept
             home.assert_acknowledged()
-            assert _has_heard(home, {shown["d"][1]})
+            assert _has_received(home, {shown["d"][1]})
         left = folders.remove(broker.folder, "home-assistant")
         assert not {f"topic write {topic}" for topic in shown["d"]} & set(_edge_block(broker))
         broker.reload()
@@ -118,11 +118,11 @@ def _edge_block(broker: GuardedBroker) -> list[str]:
     return block(rules, "e")
 
 
-def _has_heard(node: Node, topics: set[str]) -> bool:
-    return {topic for topic, _ in node.ear.heard if topic.startswith(("homes/device", "sojourn/home"))} == topics
+def _has_received(node: Node, topics: set[str]) -> bool:
+    return {topic for topic, _ in node.ear.received if topic.startswith(("homes/device", "sojourn/home"))} == topics
 
 
-def test_a_prefix_of_our_own_topics_is_refused(tmp_path: Path) -> None:
+def test_prefix_inside_our_own_topics_is_rejected(tmp_path: Path) -> None:
     broker = GuardedBroker(tmp_path / "fleet")
     with pytest.raises(AssertionError, match="prefix"):
         sojourn("fleet", "add-home-assistant", "--prefix", "sojourn/1", "--fleet-folder", str(broker.folder))

@@ -1,4 +1,4 @@
-"""Forms of each kind of task, as a kit has them, for the readers' tests."""
+"""Sample forms of each kind of task for the tests of the readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def form_of(
     window: Window | None = None,
     **words: Any,
 ) -> SampleForm:
-    """What samples of a task must fit."""
+    """Return the sample form of a task."""
     wanted = None if target is None else Target(target, "int64" if kind == "tokens" else "float32")
     task = TaskSpec(kind, output or target or shape, wanted, STRATA, window=window, **words)
     return SampleForm(InputSpec(shape, dtype), classes, task)

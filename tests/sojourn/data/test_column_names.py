@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from sojourn.data.column_names import FoundColumns, table_of
+from sojourn.data.column_names import ColumnNames, table_of
 from sojourn.data.samples import SampleForm
 from sojourn.data.source import DataSettings, load_data
 from sojourn.errors import DataError
@@ -61,13 +61,13 @@ def load(folder: Path, text: str, form: SampleForm, **settings: Any) -> Samples:
         ("loud,rpm,hot,temp\n1,2,0,1\n0,4,1,3\n", SEVERAL, {}, [[0, 1], [1, 0]]),
     ],
 )
-def test_columns_in_any_order(tmp_path: Path, text: str, form: Any, settings: Any, y: Any) -> None:
+def test_columns_are_matched_in_any_order(tmp_path: Path, text: str, form: Any, settings: Any, y: Any) -> None:
     samples = load(tmp_path, text, form, **settings)
     assert samples.x.tolist() == [[1, 2], [3, 4]]
     assert samples.y.tolist() == y
 
 
-def test_channels_and_times_of_series(tmp_path: Path) -> None:
+def test_series_channels_and_time_are_matched_by_name(tmp_path: Path) -> None:
     text = "rpm,noise,when,temp\n6,0,3,5\n2,0,1,1\n4,0,2,3\n"
     for settings in ({}, {"time": "when"}):
         samples = load(tmp_path, text, SERIES, **settings)
@@ -97,7 +97,7 @@ def test_channels_and_times_of_series(tmp_path: Path) -> None:
             "temp,rpm,state\nhot,2,ok\ncold,4,worn\n",
             STATES,
             {},
-            r"the job takes numbers from 'temp', and this table has text",
+            r"the job needs numbers in 'temp', but this table has text",
         ),
         (
             "a,b,state\n1,2,ok\n",
@@ -107,19 +107,21 @@ def test_channels_and_times_of_series(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_tables_that_do_not_fit(tmp_path: Path, text: str, form: Any, settings: Any, message: str) -> None:
+def test_tables_that_do_not_match_the_job_are_rejected(
+    tmp_path: Path, text: str, form: Any, settings: Any, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         load(tmp_path, text, form, **settings)
 
 
-def test_a_table_without_header_where_the_job_allows_it(tmp_path: Path) -> None:
+def test_table_without_header_is_read_by_position_if_allowed(tmp_path: Path) -> None:
     for table in (TableSpec(("temp", "rpm"), "state", by_position=True), TableSpec(by_position=True)):
         assert load(tmp_path, "1,2,ok\n3,4,worn\n", replace(STATES, table=table)).x.tolist() == [[1, 2], [3, 4]]
     named = replace(STATES, table=TableSpec(("temp", "rpm"), "state", by_position=True))
     assert load(tmp_path, "state,rpm,temp\nok,2,1\nworn,4,3\n", named).x.tolist() == [[1, 2], [3, 4]]
 
 
-def test_columns_that_are_not_used_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_columns_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     load(tmp_path, "id,state,rpm,remark,temp\n7,ok,2,x,1\n8,worn,4,y,3\n", STATES)
     (line,) = (record.message for record in caplog.records if "does not use" in record.message)
@@ -134,7 +136,7 @@ def save(folder: Path, *names: str, **arrays: Any) -> DataSettings:
     return DataSettings(path=str(folder / "data.npz"))
 
 
-def test_columns_of_an_npz_table(tmp_path: Path) -> None:
+def test_npz_columns_are_matched_by_name(tmp_path: Path) -> None:
     assert load_data(save(tmp_path, "rpm", "temp"), STATES).x.tolist() == [[1, 2], [3, 4]]
     assert load_data(save(tmp_path, "temp", "rpm"), STATES).x.tolist() == [[2, 1], [4, 3]]
     wide = save(tmp_path, "rpm", "id", "temp", x=[[2, 9, 1], [4, 9, 3]])
@@ -143,7 +145,7 @@ def test_columns_of_an_npz_table(tmp_path: Path) -> None:
         load_data(save(tmp_path, "rpm", "x"), STATES)
     with pytest.raises(DataError, match=r"no column names, .*array `feature_names`.*by_position"):
         load_data(save(tmp_path), STATES)
-    with pytest.raises(DataError, match="names 3 columns, and its samples have 2"):
+    with pytest.raises(DataError, match="names 3 columns, but its samples have 2"):
         load_data(save(tmp_path, "a", "b", "c"), STATES)
     free = replace(STATES, table=TableSpec(TABLE.columns, by_position=True))
     assert load_data(save(tmp_path), free).x.tolist() == [[2, 1], [4, 3]]
@@ -165,7 +167,7 @@ def test_columns_of_an_npz_table(tmp_path: Path) -> None:
         {"columns": [1]},
     ],
 )
-def test_names_of_a_peer_are_checked(names: Any) -> None:
+def test_invalid_column_names_from_a_peer_are_rejected(names: Any) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(names, TableSpec)
 
@@ -173,12 +175,12 @@ def test_names_of_a_peer_are_checked(names: Any) -> None:
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (FoundColumns(("a", "")), "a column has no name"),
-        (FoundColumns(("a", "b", "a")), "has the column 'a' twice"),
-        (FoundColumns(("a" * 201,)), "longer than 200 characters"),
-        (FoundColumns(tuple(map(str, range(MOST_COLUMNS + 1)))), "a job can name 65,536"),
+        (ColumnNames(("a", "")), "a column has no name"),
+        (ColumnNames(("a", "b", "a")), "has the column 'a' twice"),
+        (ColumnNames(("a" * 201,)), "longer than 200 characters"),
+        (ColumnNames(tuple(map(str, range(MOST_COLUMNS + 1)))), "a job can name 65,536"),
     ],
 )
-def test_names_that_a_kit_cannot_carry(found: FoundColumns, message: str) -> None:
+def test_column_names_unfit_for_a_kit_are_rejected(found: ColumnNames, message: str) -> None:
     with pytest.raises(DataError, match=message):
         table_of("test.csv", found)

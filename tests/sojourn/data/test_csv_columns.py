@@ -1,4 +1,4 @@
-"""The one rule by which a CSV file's label column is found."""
+"""Detection of a CSV file's label column."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from sojourn.data.csv_columns import columns_of
+from sojourn.data.csv_columns import find_columns
 from sojourn.data.source import DataSettings
 from sojourn.errors import DataError
 
 
 @pytest.mark.parametrize(
-    ("head", "settings", "at", "guessed", "headed"),
+    ("head", "settings", "at", "guessed", "has_header"),
     [
         ("1,2,3", {}, 2, True, False),
         ("1,2,cat", {}, 2, True, False),
@@ -37,23 +37,25 @@ from sojourn.errors import DataError
         (" a , label ,c", {}, 1, False, True),
     ],
 )
-def test_where_the_labels_stand(head: str, settings: dict[str, Any], at: int, guessed: bool, headed: bool) -> None:
-    found = columns_of(head.split(","), DataSettings(path="data.csv", **settings))
-    assert (found.at, found.guessed, found.headed) == (at, guessed, headed)
+def test_label_column_is_found_by_rule(
+    head: str, settings: dict[str, Any], at: int, guessed: bool, has_header: bool
+) -> None:
+    found = find_columns(head.split(","), DataSettings(path="data.csv", **settings))
+    assert (found.label, found.guessed, found.has_header) == (at, guessed, has_header)
 
 
 @pytest.mark.parametrize(("label", "head"), [("kind", "a,b"), (0, "1,2"), (3, "1,2"), ("-1", "1,2"), ("²", "1,2")])
-def test_columns_that_are_not_there(label: str | int, head: str) -> None:
+def test_missing_label_column_is_rejected_with_valid_values(label: str | int, head: str) -> None:
     with pytest.raises(DataError, match=r'"first", "last", or a number from 1 to 2'):
-        columns_of(head.split(","), DataSettings(path="data.csv", label=label))
+        find_columns(head.split(","), DataSettings(path="data.csv", label=label))
 
 
-def test_a_row_of_data_is_not_repeated_in_an_error() -> None:
+def test_error_does_not_repeat_a_row_of_data() -> None:
     with pytest.raises(DataError, match="2 columns and no header") as error:
-        columns_of(["4711", "42"], DataSettings(path="data.csv", label="kind"))
+        find_columns(["4711", "42"], DataSettings(path="data.csv", label="kind"))
     assert "4711" not in str(error.value)
 
 
-def test_one_column_is_too_few() -> None:
+def test_single_column_is_rejected_with_list_of_separators() -> None:
     with pytest.raises(DataError, match="a comma, a semicolon or a tab"):
-        columns_of(["1 2 3"], DataSettings(path="data.csv"))
+        find_columns(["1 2 3"], DataSettings(path="data.csv"))

@@ -1,4 +1,4 @@
-"""CSV files with quantities, with several labels, with columns to leave out, and with text where numbers are due."""
+"""CSV files with quantities, several labels, ignored columns, and text in numeric columns."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def load(folder: Path, text: str, form: Any, **settings: Any) -> Samples:
         ("a,b,load\n1,2,32\n3,4,212\n", ONE, {"target_scale": "32..212 to 0..100"}, [[1, 2], [3, 4]], [[0], [100]]),
     ],
 )
-def test_which_columns_are_predicted(tmp_path: Path, text: str, form: Any, settings: Any, x: Any, y: Any) -> None:
+def test_target_columns_are_selected(tmp_path: Path, text: str, form: Any, settings: Any, x: Any, y: Any) -> None:
     samples = load(tmp_path, text, form, **settings)
     assert samples.x.tolist() == x
     assert samples.y.tolist() == y
 
 
-def test_cells_that_are_empty_or_nan_are_missing(tmp_path: Path) -> None:
+def test_rows_with_empty_or_nan_cells_are_skipped(tmp_path: Path) -> None:
     samples = load(tmp_path, "a,b,load\n1,2,\n1,2,nan\n1,2,1e999\n,2,3\n1,2,oops\n5,6,7\n", ONE)
     assert samples.x.tolist() == [[5, 6]]
     assert samples.y.tolist() == [[7]]
@@ -66,16 +66,16 @@ def test_cells_that_are_empty_or_nan_are_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "form", "settings", "said"),
+    ("text", "form", "settings", "output"),
     [
-        ("a,b,kw\n" + ROWS, ONE, {}, r"no column 'load', which the job predicts, only 'a', 'b', 'kw': name the col"),
+        ("a,b,kw\n" + ROWS, ONE, {}, r"no column 'load', which the job predicts, only 'a', 'b', 'kw': set the col"),
         ("a,b,load\n" + ROWS, TWO, {}, r"no column 'temp', which the job predicts"),
         ("a,b,load\n" + ROWS, TWO, {"targets": ("load",)}, r"data\.targets names 1 columns .*'load', 'temp': name one"),
         ("a,b,load\n" + ROWS, TWO, {"targets": ("load", 3)}, r"names a column of .* twice"),
         ("a,b,c\n" + ROWS, ONE, {"targets": ("kw",)}, r"no column 'kw', but 3 columns and the header a, b, c"),
         ("a,b,load\n" + ROWS, ONE, {"ignore": ("id",)}, r"no column 'id'"),
-        ("a,load\n1,2\n", ONE, {}, r"samples of shape \(1,\), the model expects \(2,\)"),
-        ("1,2\n", TWO, {}, r"has 2 columns, and 2 of them would be what the job predicts"),
+        ("a,load\n1,2\n", ONE, {}, r"samples of shape \(1,\), but the model expects \(2,\)"),
+        ("1,2\n", TWO, {}, r"has 2 columns, but the job predicts 2 columns"),
         ("a,b,load\n1,2,low\n3,4,high\n", ONE, {}, r"'load' holds text where numbers are needed"),
         (
             "who,at,load,b\nme,here,1,2\n",
@@ -84,16 +84,18 @@ def test_cells_that_are_empty_or_nan_are_missing(tmp_path: Path) -> None:
             r"'who', 'at' hold text.*data\.ignore = \[\"who\", \"at\"",
         ),
         ("load\n1\n", ONE, {}, "1 column"),
-        ("a,b,load\n", ONE, {}, "there are no samples in it"),
+        ("a,b,load\n", ONE, {}, "has no samples"),
         ("\x00\x01\x02,\x03\n\x00,\x01\n", BARE, {}, "hold text where"),
     ],
 )
-def test_files_that_do_not_fit(tmp_path: Path, text: str, form: Any, settings: Any, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_csv_files_that_do_not_match_the_job_are_rejected(
+    tmp_path: Path, text: str, form: Any, settings: Any, output: str
+) -> None:
+    with pytest.raises(DataError, match=output):
         load(tmp_path, text, form, **settings)
 
 
-def test_a_column_of_text_is_named_to_classifiers_too(tmp_path: Path) -> None:
+def test_classifier_error_names_text_column_to_ignore(tmp_path: Path) -> None:
     text = "day,a,b,c,d,label\nmon,1,2,3,4,cat\ntue,5,6,7,8,dog\n"
     with pytest.raises(DataError, match=r"'day' holds text.*data\.ignore = \[\"day\"\]"):
         load(tmp_path, text, kit())
@@ -101,9 +103,9 @@ def test_a_column_of_text_is_named_to_classifiers_too(tmp_path: Path) -> None:
     assert load(tmp_path, text, kit(), time="day", label="last").y.tolist() == [0, 1]
 
 
-def test_fractions_are_still_no_classes(tmp_path: Path) -> None:
+def test_fractional_labels_are_not_classes(tmp_path: Path) -> None:
     text = "a,b,c,d,label\n1,2,3,4,0.5\n5,6,7,8,1.5\n"
-    with pytest.raises(DataError, match=r"holds no sample of the job's classes"):
+    with pytest.raises(DataError, match=r"has no sample of the job's classes"):
         load(tmp_path, text, kit())
 
 
@@ -120,7 +122,7 @@ SEVERAL = form_of("multilabel", (2,), (3,), classes=("red", "round", "big"))
         ("a;b;kinds\n1;2;red|big\n3;4;\n", {"label": "kinds"}),
     ],
 )
-def test_several_labels(tmp_path: Path, text: str, settings: Any) -> None:
+def test_several_labels_per_row_are_read(tmp_path: Path, text: str, settings: Any) -> None:
     samples = load(tmp_path, text, SEVERAL, **settings)
     assert samples.x.tolist() == [[1, 2], [3, 4]]
     assert samples.y.tolist() == [[1, 0, 1], [0, 0, 0]]
@@ -141,13 +143,15 @@ PUMP = form_of("reconstruction", (2,), normal=("ok",))
         ("a,b,label\n1,2,\n3,4,leak\n", {}, 1),
     ],
 )
-def test_a_reconstruction_has_labels_or_none(tmp_path: Path, text: str, settings: Any, kept: int) -> None:
+def test_reconstruction_accepts_rows_with_or_without_labels(
+    tmp_path: Path, text: str, settings: Any, kept: int
+) -> None:
     samples = load(tmp_path, text, PUMP, **settings)
     assert samples.x.tolist() == [[1, 2], [3, 4]][:kept]
 
 
-def test_advice_never_drops_the_label(tmp_path: Path) -> None:
+def test_advice_names_the_label_column_instead_of_ignoring_it(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("temp,state,rpm\n1,ok,2\n3,worn,4\n", encoding="utf-8")
     fault = survey(DataSettings(path=str(tmp_path / "data.csv"))).summary.fault
-    assert "'state' holds text where numbers are needed, and no column is named as the label" in fault
+    assert "'state' holds text where numbers are needed, and no column is named like a label" in fault
     assert 'set data.label = "state" (--label state)' in fault

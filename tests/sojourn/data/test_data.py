@@ -1,4 +1,4 @@
-"""Reading a device's data: labels by name, shapes, and everything that can be wrong with a file."""
+"""Reading a device's data: label names, shapes and faulty files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_text_labels_are_mapped_by_name_and_not_by_order(tmp_path: Path) -> None
     assert samples.skipped == ()
 
 
-def test_byte_labels_and_other_keys(tmp_path: Path) -> None:
+def test_byte_labels_and_other_array_keys_are_read(tmp_path: Path) -> None:
     path = npz(tmp_path, x_train=X, y_train=np.array([b"dog"] * 6))
     assert load(path).y.tolist() == [1] * 6
     path = npz(tmp_path, pixels=X, kinds=np.array(["cat"] * 6))
@@ -63,7 +63,7 @@ def test_byte_labels_and_other_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["classes", "class_names"])
-def test_integer_labels_go_through_the_files_own_names(tmp_path: Path, key: str) -> None:
+def test_integer_labels_use_class_names_in_the_file(tmp_path: Path, key: str) -> None:
     path = npz(tmp_path, x=X, y=np.array([0, 1, 2, 0, 1, 2]), **{key: np.array(["dog", "cat", "owl"])})
     samples = load(path)
     assert samples.y.tolist() == [1, 0, 1, 0]
@@ -71,12 +71,12 @@ def test_integer_labels_go_through_the_files_own_names(tmp_path: Path, key: str)
     assert samples.skipped == ("2 samples of classes that the job does not list: 'owl'",)
 
 
-def test_the_owners_names_win_over_the_files(tmp_path: Path) -> None:
+def test_configured_class_names_override_those_in_the_file(tmp_path: Path) -> None:
     path = npz(tmp_path, x=X, y=np.zeros(6), classes=np.array(["dog"]))
     assert load(path, class_names=("cat",)).y.tolist() == [0] * 6
 
 
-def test_integers_stand_for_classes_named_like_them(tmp_path: Path) -> None:
+def test_integers_match_classes_with_the_same_name(tmp_path: Path) -> None:
     path = npz(tmp_path, x=X, y=np.array([7, 3, 7, 3, 7, 9]))
     samples = load(path, kit(("7", "3")))
     assert samples.y.tolist() == [0, 1, 0, 1, 0]
@@ -95,7 +95,7 @@ def test_integers_without_names_are_never_guessed(tmp_path: Path) -> None:
     ("found", "expected"),
     [((2, 3), (1, 2, 3)), ((2, 3, 1), (1, 2, 3)), ((6,), (1, 2, 3)), ((2, 3), (6,)), ((1, 2, 3), (2, 3))],
 )
-def test_shapes_with_one_reading_keep_their_order(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_unambiguous_reshape_keeps_element_order(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
     x = np.arange(12).reshape(2, *found)
     assert shaped(x, expected, "f").ravel().tolist() == list(range(12))
     assert shaped(x, expected, "f").shape == (2, *expected)
@@ -111,13 +111,13 @@ def test_channels_last_become_channels_first() -> None:
 @pytest.mark.parametrize(
     ("found", "expected"), [((3, 2), (1, 2, 3)), ((60,), (3, 4, 5)), ((4, 5), (3, 4, 5)), ((3, 5, 4), (3, 4, 5))]
 )
-def test_other_shapes_are_refused_by_name(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_shape_mismatch_error_names_file_and_both_shapes(found: tuple[int, ...], expected: tuple[int, ...]) -> None:
     with pytest.raises(DataError) as error:
         shaped(np.zeros((2, *found)), expected, "file.npz")
     assert all(part in str(error.value) for part in ("file.npz", str(found), str(expected)))
 
 
-def test_rows_with_nan_or_infinity_are_left_out_and_said(tmp_path: Path) -> None:
+def test_rows_with_nan_or_infinity_are_skipped_and_reported(tmp_path: Path) -> None:
     x = X.astype(np.float64)
     x[1, 0, 0], x[4, 1, 1] = np.nan, np.inf
     samples = load(npz(tmp_path, x=x, y=np.array(["cat", "dog"] * 3)))
@@ -126,7 +126,7 @@ def test_rows_with_nan_or_infinity_are_left_out_and_said(tmp_path: Path) -> None
     assert samples.skipped == ("2 samples with NaN or infinite values",)
 
 
-def test_a_batch_has_the_graphs_type(tmp_path: Path) -> None:
+def test_batch_has_dtype_of_the_graph(tmp_path: Path) -> None:
     samples = load(npz(tmp_path, x=X, y=np.array(["cat", "dog"] * 3)))
     x, y = samples.batch(np.array([2, 1]), "float32")
     assert x.dtype == np.float32
@@ -135,40 +135,40 @@ def test_a_batch_has_the_graphs_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "output"),
     [
-        ({"a": X}, "no array 'x', only a; an NPZ with arrays x and y is needed; a device's settings `x` and `y`"),
+        ({"a": X}, "no array 'x' .found: a.; an NPZ file with arrays x and y is required; data.x and data.y"),
         ({"x": X, "y": np.array(["cat"] * 5)}, r"\(6, 2, 2\).*\(5,\)"),
         ({"x": X, "y": np.eye(6)}, r"\(6, 6\)"),
         ({"x": X, "y": np.full(6, 0.5)}, r'labels of type float64 such as 0\.5.*\[task\] kind = "regression"; or put'),
-        ({"x": X}, "has no array 'y', only x; an NPZ with arrays x and y is needed; a device's settings"),
-        ({"x": X, "y": np.array([["cat"] * 2] * 6)}, r"\(6, 2, 2\) and y \(6, 2\), not one label"),
+        ({"x": X}, "has no array 'y' .found: x.; an NPZ file with arrays x and y is required; data.x"),
+        ({"x": X, "y": np.array([["cat"] * 2] * 6)}, r"\(6, 2, 2\) and y \(6, 2\): one label"),
         ({"x": X.astype(complex), "y": np.array(["cat"] * 6)}, "complex128"),
         ({"x": X, "y": np.array(["owl"] * 6)}, "no sample of the job's classes 'cat', 'dog'.*'owl'"),
         ({"x": X[:0], "y": np.array([], dtype=str)}, "no sample"),
         ({"x": X.astype(object), "y": np.array(["cat"] * 6)}, "cannot be read as NPZ"),
     ],
 )
-def test_npz_files_that_do_not_fit(tmp_path: Path, arrays: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_npz_files_that_do_not_match_the_job_are_rejected(tmp_path: Path, arrays: dict[str, Any], output: str) -> None:
+    with pytest.raises(DataError, match=output):
         load(npz(tmp_path, **arrays))
 
 
-def test_whole_numbers_are_wanted_where_the_graph_takes_them(tmp_path: Path) -> None:
+def test_float_samples_are_rejected_for_int64_input(tmp_path: Path) -> None:
     path = npz(tmp_path, x=X.astype(np.float32), y=np.array(["cat"] * 6))
     with pytest.raises(DataError, match="expects int64"):
         load(path, kit(dtype="int64"))
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x03\x04 cut off"])
-def test_broken_npz_files(tmp_path: Path, content: bytes) -> None:
+def test_broken_npz_files_are_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "data.npz"
     path.write_bytes(content)
     with pytest.raises(DataError, match="cannot be read as NPZ"):
         load(path)
 
 
-def test_a_single_array_that_is_called_npz(tmp_path: Path) -> None:
+def test_single_array_named_npz_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     with path.open("wb") as file:
         np.save(file, X)
@@ -176,7 +176,7 @@ def test_a_single_array_that_is_called_npz(tmp_path: Path) -> None:
         load(path)
 
 
-def test_an_npz_file_with_flipped_bytes(tmp_path: Path) -> None:
+def test_npz_file_with_flipped_bytes_is_rejected(tmp_path: Path) -> None:
     path = npz(tmp_path, x=np.tile(X, (50, 1, 1)), y=np.array(["cat"] * 300))
     data = bytearray(path.read_bytes())
     data[400:420] = b"\xff" * 20
@@ -185,7 +185,7 @@ def test_an_npz_file_with_flipped_bytes(tmp_path: Path) -> None:
         load(path)
 
 
-def test_csv_with_a_header(tmp_path: Path) -> None:
+def test_csv_with_header_finds_label_column(tmp_path: Path) -> None:
     path = text(tmp_path, "a,label,b,c,d\n1,dog,2,3,4\n5,cat,6,7,8\n")
     samples = load(path)
     assert samples.y.tolist() == [1, 0]
@@ -194,11 +194,11 @@ def test_csv_with_a_header(tmp_path: Path) -> None:
     assert load(path, label="kind").y.tolist() == [0]
 
 
-def test_csv_without_a_header_has_its_label_last(tmp_path: Path) -> None:
+def test_csv_without_header_has_its_label_last(tmp_path: Path) -> None:
     assert load(text(tmp_path, "1,2,3,4,dog\n5,6,7,8,cat\n")).y.tolist() == [1, 0]
 
 
-def test_csv_integers_need_names_too(tmp_path: Path) -> None:
+def test_csv_integer_labels_need_class_names(tmp_path: Path) -> None:
     path = text(tmp_path, "1,2,3,4,1\n5,6,7,8,0\n")
     with pytest.raises(DataError, match="class_names"):
         load(path)
@@ -206,7 +206,7 @@ def test_csv_integers_need_names_too(tmp_path: Path) -> None:
     assert load(path, kit(("1", "0"))).y.tolist() == [0, 1]
 
 
-def test_faulty_csv_rows_are_left_out_and_said(tmp_path: Path) -> None:
+def test_faulty_csv_rows_are_skipped_and_reported(tmp_path: Path) -> None:
     path = text(tmp_path, "a,b,c,d,label\n1,2,3,cat\n1,2,x,4,cat\n1,,3,4,cat\n1,2,3,4,\n\n1,2,3,4,dog\n")
     samples = load(path)
     assert samples.y.tolist() == [1]
@@ -218,31 +218,31 @@ def test_faulty_csv_rows_are_left_out_and_said(tmp_path: Path) -> None:
     )
 
 
-def test_the_list_of_faulty_rows_is_bounded(tmp_path: Path) -> None:
+def test_report_of_faulty_rows_is_truncated(tmp_path: Path) -> None:
     samples = load(text(tmp_path, "1,2,3,4,cat\n" + "1,cat\n" * 500))
     assert len(samples.skipped) == 11
     assert samples.skipped[-1] == "490 more faulty rows"
 
 
-@pytest.mark.parametrize(("content", "said"), [("", "is empty"), ("a\n1\n", "1 column"), ("a,b\n", "no sample")])
-def test_csv_files_that_do_not_fit(tmp_path: Path, content: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+@pytest.mark.parametrize(("content", "output"), [("", "is empty"), ("a\n1\n", "1 column"), ("a,b\n", "no sample")])
+def test_csv_files_that_do_not_match_the_job_are_rejected(tmp_path: Path, content: str, output: str) -> None:
+    with pytest.raises(DataError, match=output):
         load(text(tmp_path, content))
 
 
-def test_csv_that_is_no_text(tmp_path: Path) -> None:
+def test_binary_file_is_rejected_as_csv(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes(b"\xff\xfe\x00\x01,")
     with pytest.raises(DataError, match="cannot be read as CSV"):
         load(path)
 
 
-def test_csv_with_an_unknown_label_column(tmp_path: Path) -> None:
+def test_csv_with_unknown_label_column_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no column 'kind', but 2 columns and the header a, b: data.label takes"):
         load(text(tmp_path, "a,b\n1,cat\n"), label="kind")
 
 
-def test_image_folders_map_by_folder_name(tmp_path: Path) -> None:
+def test_image_folders_map_to_classes_by_folder_name(tmp_path: Path) -> None:
     picture(tmp_path / "dog" / "1.png", (10, 6), "RGB", (90, 90, 90))
     picture(tmp_path / "cat" / "deep" / "2.jpg", (2, 2), "L", 200)
     picture(tmp_path / "owl" / "3.png")
@@ -255,7 +255,7 @@ def test_image_folders_map_by_folder_name(tmp_path: Path) -> None:
     assert samples.skipped == ("folders of classes that the job does not list: 'owl'",)
 
 
-def test_images_take_the_jobs_colours(tmp_path: Path) -> None:
+def test_images_are_converted_to_the_colours_of_the_job(tmp_path: Path) -> None:
     picture(tmp_path / "cat" / "1.png", (4, 4), "RGB", (1, 2, 3))
     picture(tmp_path / "cat" / "2.png", (4, 4), "L", 9)
     samples = load(tmp_path, kit(shape=(3, 4, 5)))
@@ -269,7 +269,7 @@ def test_images_of_16_bits_keep_their_range(tmp_path: Path) -> None:
     assert (load(tmp_path).x == 0x40).all()
 
 
-def test_a_broken_image_is_left_out_and_named(tmp_path: Path) -> None:
+def test_broken_image_is_skipped_and_reported(tmp_path: Path) -> None:
     picture(tmp_path / "cat" / "1.png", (50, 50))
     picture(tmp_path / "dog" / "2.png", (50, 50))
     whole = (tmp_path / "cat" / "1.png").read_bytes()
@@ -280,8 +280,8 @@ def test_a_broken_image_is_left_out_and_named(tmp_path: Path) -> None:
     assert [words.split(":")[0] for words in samples.skipped] == ["broken image cat/0.png", "broken image dog/3.jpg"]
 
 
-def test_image_folders_that_do_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no folders"):
+def test_image_folders_that_do_not_match_the_job_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no folders"):
         load(tmp_path)
     picture(tmp_path / "owl" / "1.png")
     with pytest.raises(DataError, match=r"no sample of the job's classes.*'owl'"):
@@ -294,7 +294,7 @@ def test_image_folders_that_do_not_fit(tmp_path: Path) -> None:
         load(tmp_path, kit(shape=(4,)))
 
 
-def test_describe_tells_what_is_there_without_reading_it(tmp_path: Path) -> None:
+def test_describe_reports_format_without_reading_the_file(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     assert describe(DataSettings(path=str(path))) == f"no data: {path} does not exist"
     path.write_bytes(b"broken")
@@ -303,10 +303,10 @@ def test_describe_tells_what_is_there_without_reading_it(tmp_path: Path) -> None
     assert describe(DataSettings(path=str(tmp_path))) == f"images {tmp_path.name}"
     other = tmp_path / "data.bin"
     other.touch()
-    assert "set `format`" in describe(DataSettings(path=str(other)))
+    assert "set data.format" in describe(DataSettings(path=str(other)))
     assert describe(DataSettings(path=str(other), format="csv")) == "csv data.bin"
 
 
-def test_a_missing_path_is_said(tmp_path: Path) -> None:
+def test_missing_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         load(tmp_path / "nothing.npz")

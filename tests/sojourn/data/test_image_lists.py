@@ -1,4 +1,4 @@
-"""Images with quantities, with several labels, and without any label."""
+"""Images with quantities, with several labels, and without labels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PUMP = form_of("reconstruction", (1, 2, 2), normal=("good",))
 
 
 def pictures(folder: Path, *names: str) -> None:
-    """Images whose every pixel is their place in the list, times ten."""
+    """Write images whose pixels are all ten times their position in the list."""
     for at, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (2, 2), 10 * at).save(folder / name)
@@ -51,20 +51,20 @@ def first(samples: Samples) -> list[int]:
         ("file,note,age\nb.png,text is no matter,3.5\nsub/c.png,,7\n", {}),
     ],
 )
-def test_a_list_says_what_each_image_is_compared_with(tmp_path: Path, targets: str, settings: Any) -> None:
+def test_list_gives_the_target_of_each_image(tmp_path: Path, targets: str, settings: Any) -> None:
     pictures(tmp_path, "a.png", "b.png", "sub/c.png")
     samples = load(tmp_path, AGE, targets, **settings)
     assert first(samples) == [10, 20]
     assert samples.y.tolist() == [[3.5], [7]]
 
 
-def test_several_labels_of_an_image(tmp_path: Path) -> None:
+def test_several_labels_per_image_are_read(tmp_path: Path) -> None:
     pictures(tmp_path, "a.png", "b.png")
     assert load(tmp_path, SEVERAL, "file,big,red\na.png,1,0\nb.png,1,1\n").y.tolist() == [[0, 1], [1, 1]]
     assert load(tmp_path, SEVERAL, "file,label\na.png,big\nb.png,red|big\n").y.tolist() == [[0, 1], [1, 1]]
 
 
-def test_rows_without_an_image_and_images_that_are_broken(tmp_path: Path) -> None:
+def test_rows_without_image_and_broken_images_are_skipped(tmp_path: Path) -> None:
     pictures(tmp_path / "in", "a.png", "b.png")
     pictures(tmp_path, "outside.png")
     (tmp_path / "in" / "broken.png").write_bytes(b"no image")
@@ -76,46 +76,46 @@ def test_rows_without_an_image_and_images_that_are_broken(tmp_path: Path) -> Non
     assert samples.skipped[2] == "1 samples whose target is missing, NaN or infinite"
 
 
-def test_images_without_a_list_are_no_regression(tmp_path: Path) -> None:
+def test_regression_on_images_requires_a_list(tmp_path: Path) -> None:
     pictures(tmp_path, "cat/a.png")
     for form in (AGE, SEVERAL):
-        with pytest.raises(DataError, match=r"has no targets\.csv beside its images: a CSV file with a column `file`"):
+        with pytest.raises(DataError, match=r"has no targets\.csv: add a CSV file with a column `file`"):
             load(tmp_path, form)
     with pytest.raises(DataError, match=r"no column 'age', which the job predicts, only 'file', 'size'"):
         load(tmp_path, AGE, "file,size\ncat/a.png,3\n")
 
 
-def test_a_reconstruction_takes_images_with_and_without_folders(tmp_path: Path) -> None:
+def test_reconstruction_reads_flat_and_class_folders(tmp_path: Path) -> None:
     pictures(tmp_path / "flat", "a.png", "b.png")
     assert first(load(tmp_path / "flat", PUMP)) == [0, 10]
     pictures(tmp_path / "named", "good/a.png", "good/b.png", "scratch/c.png")
     samples = load(tmp_path / "named", PUMP)
     assert first(samples) == [0, 10]
-    assert samples.skipped == ("1 samples that are labelled as faulty: 'scratch'",)
+    assert samples.skipped == ("1 samples labelled as faulty: 'scratch'",)
     tested = load(tmp_path / "named", PUMP, part="test")
     assert tested.y.tolist() == [0, 0, 1]
 
 
-def test_the_size_is_found_where_nobody_says_it(tmp_path: Path) -> None:
+def test_image_size_is_detected_without_settings(tmp_path: Path) -> None:
     pictures(tmp_path, "a.png", "b.png")
     content = read_content(DataSettings(path=str(tmp_path)), "test", task=PUMP.task or None)
     assert content.x.shape == (2, 1, 2, 2)
-    assert content.which.tolist() == [-1, -1]
+    assert content.label_index.tolist() == [-1, -1]
 
 
-def test_images_are_no_series_no_text_and_flat_ones_have_no_class(tmp_path: Path) -> None:
+def test_images_are_rejected_for_tasks_that_do_not_use_them(tmp_path: Path) -> None:
     pictures(tmp_path, "a.png")
     for kind, what in (("forecast", "series"), ("tokens", "text")):
-        with pytest.raises(DataError, match=f"is a folder of images, and the job needs {what}"):
+        with pytest.raises(DataError, match=f"is a folder of images, but the job needs {what}"):
             load(tmp_path, form_of(kind, (1, 2, 2)))
-    with pytest.raises(DataError, match="holds no folders: put the images of each class into a folder"):
+    with pytest.raises(DataError, match="has no folders: put the images of each class into a folder"):
         load(tmp_path, kit())
     (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match="holds no folders"):
+    with pytest.raises(DataError, match="has no folders"):
         load(tmp_path / "none", PUMP)
 
 
-def test_pixels_follow_their_rows(tmp_path: Path) -> None:
+def test_pixels_and_targets_follow_list_order(tmp_path: Path) -> None:
     names = [f"{at}.png" for at in range(20)]
     pictures(tmp_path, *names)
     order = np.random.default_rng(1).permutation(20)
@@ -132,15 +132,15 @@ def test_skipped_images_are_reported(tmp_path: Path) -> None:
     assert found.summary.samples == 2
     assert [text.partition(" (")[0] for text in found.warnings[:2]] == [
         "images of formats that Sojourn does not read are skipped",
-        "images outside of the folders of classes are skipped",
+        "images outside the class folders are skipped",
     ]
     assert "3 files (2 .heic, 1 .nef)); to do: convert them to JPEG or PNG" in found.warnings[0]
     assert "2 images directly in" in found.warnings[1]
-    assert found.warnings[1].endswith("'loose.png', 'other.JPG'); to do: move each to its class's folder")
-    assert read_content(DataSettings(path=str(tmp_path)), "train", kit().input).doubts
+    assert found.warnings[1].endswith("'loose.png', 'other.JPG'); to do: move each to its class folder")
+    assert read_content(DataSettings(path=str(tmp_path)), "train", kit().input).warnings
 
 
-def test_a_folder_with_skipped_images_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_folder_with_only_skipped_images_is_rejected_with_reason(tmp_path: Path) -> None:
     for name in ("cat/phone.heic", "dog/phone.heic"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b"")
@@ -152,7 +152,7 @@ def test_a_folder_with_skipped_images_alone_is_refused_with_the_reason(tmp_path:
         load_data(DataSettings(path=str(tmp_path)), kit())
 
 
-def test_large_photos_are_looked_at_in_little_memory(tmp_path: Path) -> None:
+def test_survey_of_large_photos_uses_little_memory(tmp_path: Path) -> None:
     photo = Image.new("RGB", (3000, 2000), (10, 20, 200))
     photo.paste((255, 255, 255), (0, 0, 1500, 1000))
     for at in range(4):

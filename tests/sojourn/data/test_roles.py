@@ -1,4 +1,4 @@
-"""One file means the same to every role: the device, the coordinator, a release's maker and the simulation."""
+"""The device, the coordinator, the release tools and the simulation read a file identically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import JobData, JobSettings
-from edge_agent.inference.inputs import read_inputs
+from edge_agent.inference.inputs_and_outputs import read_inputs
 from fleet_sim.datasets import load
 from sojourn.data.samples import SampleForm
 from sojourn.data.source import DataSettings, load_data
@@ -32,7 +32,7 @@ ROWS = len(Y)
 FLAT = np.arange(ROWS * 12, dtype=np.uint8).reshape(ROWS, 12)
 GREY = FLAT.reshape(ROWS, 4, 3)
 COLOURS = np.arange(ROWS * 36, dtype=np.uint16).astype(np.uint8).reshape(ROWS, 4, 3, 3)
-"""Height 4, width 3, and 3 colours last."""
+"""Images of height 4 and width 3 with 3 colours last."""
 
 
 def write_csv(path: Path, labels: Any, rows: NDArray[Any] = FLAT, head: str = "") -> str:
@@ -108,7 +108,7 @@ def as_device(path: str, shape: tuple[int, ...], classes: tuple[str, ...], dtype
 
 
 def as_coordinator(path: str, which: Literal["test", "exemplars"], **data: Any) -> tuple[Any, Any]:
-    """The public side of the data, and all samples in it."""
+    """Return the public part of the data and all its samples."""
     data |= {which: path, "by_position": True}
     public = public_data(JobSettings(name="job", data=JobData(exemplars_per_class=2, **data)))
     parts = [part.arrays() for part in (public.test, public.exemplars) if part is not None]
@@ -123,7 +123,7 @@ def as_simulation(path: str) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(("write", "shape", "classes"), FILES.values(), ids=FILES.keys())
 @pytest.mark.parametrize("which", ["test", "exemplars"])
-def test_every_role_reads_a_file_alike(
+def test_all_roles_read_a_file_identically(
     write: Callable[[Path], str], shape: tuple[int, ...], classes: tuple[str, ...], which: Any, tmp_path: Path
 ) -> None:
     path = write(tmp_path)
@@ -141,7 +141,7 @@ def test_every_role_reads_a_file_alike(
     ("x", "shape"),
     [(FLAT, (1, 4, 3)), (FLAT, (4, 3)), (GREY, (12,)), (GREY[..., None], (4, 3)), (COLOURS, (3, 4, 3))],
 )
-def test_a_shape_that_the_job_gives_is_reached_alike(
+def test_all_roles_reshape_to_the_shape_of_the_job(
     x: NDArray[np.uint8], shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     path = npz(x=x, y=NAMES)(tmp_path)
@@ -152,7 +152,7 @@ def test_a_shape_that_the_job_gives_is_reached_alike(
     assert sorted_rows(rows, Y) == coordinator
 
 
-def test_whole_numbers_for_an_embedding_stay_whole(tmp_path: Path) -> None:
+def test_all_roles_keep_int64_for_an_embedding(tmp_path: Path) -> None:
     path = npz(x=GREY.astype(np.int64), y=NAMES)(tmp_path)
     public, coordinator = as_coordinator(path, "test", dtype="int64")
     data, simulation = as_simulation(path)
@@ -162,7 +162,7 @@ def test_whole_numbers_for_an_embedding_stay_whole(tmp_path: Path) -> None:
     assert as_device(path, (4, 3), CLASSES, "int64") == coordinator == simulation
 
 
-def test_classes_that_the_job_does_not_list_are_left_out_alike(tmp_path: Path) -> None:
+def test_all_roles_skip_classes_the_job_does_not_list(tmp_path: Path) -> None:
     path = npz(x=FLAT, y=Y, classes=np.array(CLASSES))(tmp_path)
     listed = ("cat", "ape")
     public, coordinator = as_coordinator(path, "test", classes=listed)
@@ -172,7 +172,7 @@ def test_classes_that_the_job_does_not_list_are_left_out_alike(tmp_path: Path) -
     assert public.skipped == ("4 samples of classes that the job does not list: 'bee'",)
 
 
-def test_faulty_rows_of_a_csv_file_are_left_out_alike(tmp_path: Path) -> None:
+def test_all_roles_skip_faulty_csv_rows(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "data.csv", NAMES, head=",".join("abcdefghijkl") + ",label\n1,2,ape\n")
     public, coordinator = as_coordinator(path, "test")
     data, simulation = as_simulation(path)
@@ -180,18 +180,18 @@ def test_faulty_rows_of_a_csv_file_are_left_out_alike(tmp_path: Path) -> None:
     assert public.skipped == data.skipped == ("line 2: 3 columns instead of 13",)
 
 
-def test_images_are_brought_to_the_jobs_size_alike(tmp_path: Path) -> None:
+def test_all_roles_resize_images_to_the_size_of_the_job(tmp_path: Path) -> None:
     path = write_images(tmp_path / "images", COLOURS)
     Image.new("L", (9, 9), 77).save(tmp_path / "images" / "ape" / "other.png")
     public, coordinator = as_coordinator(path, "test", input=(1, 2, 2))
     assert public.classes == CLASSES
     assert as_device(path, (1, 2, 2), CLASSES) == coordinator
     for read in (lambda: as_coordinator(path, "test"), lambda: as_simulation(path)):
-        with pytest.raises(DataError, match="images must have one size where none is asked for"):
+        with pytest.raises(DataError, match="all images must have the same size unless the job sets one"):
             read()
 
 
-def test_a_file_without_its_suffix_is_known_by_its_content(tmp_path: Path) -> None:
+def test_all_roles_detect_format_of_a_file_without_suffix(tmp_path: Path) -> None:
     path = tmp_path / "shelf"
     npz(x=FLAT, y=NAMES)(tmp_path)
     (tmp_path / "data.npz").rename(path)
@@ -201,12 +201,12 @@ def test_a_file_without_its_suffix_is_known_by_its_content(tmp_path: Path) -> No
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "labels with fractions": ({"x": FLAT, "y": Y + 0.5}, "must be names or whole numbers"),
-    "fewer labels": ({"x": FLAT, "y": NAMES[:-1]}, "not one label for each sample"),
-    "several labels each": ({"x": FLAT, "y": np.eye(ROWS)}, "not one label for each sample"),
+    "fewer labels": ({"x": FLAT, "y": NAMES[:-1]}, "one label for each sample"),
+    "several labels each": ({"x": FLAT, "y": np.eye(ROWS)}, "one label for each sample"),
     "text as samples": ({"x": FLAT.astype(str), "y": NAMES}, "samples of type <U"),
     "complex samples": ({"x": FLAT.astype(complex), "y": NAMES}, "samples of type complex128"),
     "no labels": ({"x": FLAT}, "has no array 'y'"),
-    "nothing": ({"x": FLAT[:0], "y": NAMES[:0]}, "there are no samples in it"),
+    "nothing": ({"x": FLAT[:0], "y": NAMES[:0]}, "has no samples"),
     "numbers without a name": ({"x": FLAT, "y": Y, "classes": NAMES[:2]}, "the label 2, but only 2 class names"),
     "numbers below zero": ({"x": FLAT, "y": Y - 1, "classes": np.array(CLASSES)}, "the label -1, but only 3 class"),
     "names that are no text": ({"x": FLAT, "y": Y, "classes": np.arange(3)}, "class names of type int64"),
@@ -214,8 +214,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("arrays", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_every_role_refuses_a_file_with_the_same_words(arrays: dict[str, Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arrays", "output"), REFUSED.values(), ids=REFUSED.keys())
+def test_all_roles_reject_a_file_with_the_same_message(arrays: dict[str, Any], output: str, tmp_path: Path) -> None:
     path = npz(**arrays)(tmp_path)
     errors = []
     for read in (
@@ -223,17 +223,17 @@ def test_every_role_refuses_a_file_with_the_same_words(arrays: dict[str, Any], s
         lambda: as_coordinator(path, "test"),
         lambda: as_simulation(path),
     ):
-        with pytest.raises(DataError, match=said) as caught:
+        with pytest.raises(DataError, match=output) as caught:
             read()
         errors.append(str(caught.value))
     assert len(set(errors)) == 1
 
 
-def test_floats_are_refused_where_whole_numbers_are_wanted(tmp_path: Path) -> None:
+def test_all_roles_reject_floats_for_int64_input(tmp_path: Path) -> None:
     path = npz(x=FLAT.astype(np.float32), y=NAMES)(tmp_path)
     for read in (
         lambda: as_device(path, (12,), CLASSES, "int64"),
         lambda: as_coordinator(path, "test", dtype="int64"),
     ):
-        with pytest.raises(DataError, match="samples of type float32, the model expects int64"):
+        with pytest.raises(DataError, match="samples of type float32, but the model expects int64"):
             read()

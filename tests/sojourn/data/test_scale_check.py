@@ -1,4 +1,4 @@
-"""Values on another scale than the job's: told, and what is only a little different is not."""
+"""Warnings about values on another scale than the job's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from sojourn.data.scale_check import range_of, scale_doubt, target_doubt
-from sojourn.data.windows import windows
+from sojourn.data.checks import scale_warning, target_scale_warning, value_range
+from sojourn.data.series import windows
 from sojourn.protocol.spec import ValueRange
 
 DIGITS = ValueRange(0, 16)
@@ -26,57 +26,55 @@ DIGITS = ValueRange(0, 16)
         ((0, 65535), ValueRange(0, 255)),
     ],
 )
-def test_other_scales(found: tuple[float, float], wanted: ValueRange) -> None:
-    doubt = scale_doubt(found, wanted)
-    assert doubt is not None
-    assert doubt.what.startswith("values are on another scale: the job's exemplars go from 0 to")
-    assert f"they go from {found[0]:g} to {found[1]:g}" in doubt.detail
-    assert "they" not in doubt.what
+def test_values_on_another_scale_are_reported(found: tuple[float, float], wanted: ValueRange) -> None:
+    warning = scale_warning(found, wanted)
+    assert warning is not None
+    assert warning.what.startswith("values are on another scale: the job's exemplars range from 0 to")
+    assert f"they range from {found[0]:g} to {found[1]:g}" in warning.detail
+    assert "they" not in warning.what
 
 
 @pytest.mark.parametrize("found", [(0, 16), (0, 12), (2, 9), (0, 40), (-3, 16), (5, 5)])
-def test_what_may_be_the_same_scale(found: tuple[float, float]) -> None:
-    assert scale_doubt(found, DIGITS) is None
+def test_similar_scale_is_accepted(found: tuple[float, float]) -> None:
+    assert scale_warning(found, DIGITS) is None
 
 
-def test_the_likely_scales_are_named() -> None:
-    doubt = scale_doubt((0.0, 0.97), ValueRange(0, 15))
-    assert doubt is not None
-    assert 'data.scale = "0..1 to 0..16" may be it' in doubt.detail
+def test_likely_scales_are_suggested() -> None:
+    warning = scale_warning((0.0, 0.97), ValueRange(0, 15))
+    assert warning is not None
+    assert 'data.scale = "0..1 to 0..16" may fit' in warning.detail
 
 
-def test_a_demand_is_kept_to_the_letter() -> None:
+def test_demanded_range_is_enforced_exactly() -> None:
     demand = ValueRange(0, 16, demanded=True)
-    assert scale_doubt((0, 16), demand) is None
-    assert scale_doubt((0, 17), demand) is not None
-    assert scale_doubt((0, 1), demand) is not None
+    assert scale_warning((0, 16), demand) is None
+    assert scale_warning((0, 17), demand) is not None
+    assert scale_warning((0, 1), demand) is not None
 
 
 @pytest.mark.parametrize("wanted", [ValueRange(nan, 1), ValueRange(0, inf), ValueRange(3, 3), ValueRange(2, 1)])
-def test_a_range_that_is_none_is_not_compared(wanted: ValueRange) -> None:
-    assert scale_doubt((0, 1000), wanted) is None
+def test_invalid_range_is_not_compared(wanted: ValueRange) -> None:
+    assert scale_warning((0, 1000), wanted) is None
 
 
 @pytest.mark.parametrize(
     ("found", "odd"),
     [((0, 10), False), ((4, 5), False), ((7, 7), False), ((9, 40), False), ((11, 20), True), ((0, 100), True)],
 )
-def test_a_quantity_in_another_unit_is_doubted_and_a_small_part_of_it_is_not(
-    found: tuple[float, float], odd: bool
-) -> None:
-    doubt = target_doubt(found, (0.0, 10.0), "load")
-    assert (doubt is not None) == odd
-    if doubt:
-        assert doubt.what == "a target is on another scale: in the job's samples it goes from 0 to 10"
-        assert "data.target_scale" in doubt.remedy
+def test_target_in_another_unit_is_reported_but_subrange_is_not(found: tuple[float, float], odd: bool) -> None:
+    warning = target_scale_warning(found, (0.0, 10.0), "load")
+    assert (warning is not None) == odd
+    if warning:
+        assert warning.what == "a target is on another scale: in the job's samples it ranges from 0 to 10"
+        assert "data.target_scale" in warning.remedy
 
 
 @pytest.mark.parametrize("wanted", [(float("nan"), 1.0), (1.0, 1.0), (2.0, 1.0), (float("-inf"), 1.0)])
-def test_a_range_that_says_nothing_about_a_target(wanted: tuple[float, float]) -> None:
-    assert target_doubt((5.0, 6.0), wanted, "load") is None
+def test_uninformative_target_range_is_ignored(wanted: tuple[float, float]) -> None:
+    assert target_scale_warning((5.0, 6.0), wanted, "load") is None
 
 
-def test_the_range_of_windows_is_that_of_their_series() -> None:
+def test_range_of_windows_equals_range_of_their_series() -> None:
     steps = np.array([[3.0], [np.nan], [-1.0], [5.0]])
-    assert range_of(windows(steps, np.array([0, 2]), 1, (1,), np.float64)) == (-1, 5)
-    assert range_of(np.array([np.nan])) is None
+    assert value_range(windows(steps, np.array([0, 2]), 1, (1,), np.float64)) == (-1, 5)
+    assert value_range(np.array([np.nan])) is None

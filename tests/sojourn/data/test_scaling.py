@@ -1,4 +1,4 @@
-"""Values on another scale, as an owner says it."""
+"""Scaling of values by data.scale."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sojourn.data.samples import SampleForm
-from sojourn.data.scaling import Scaling, scaled, scaling_of
-from sojourn.data.source import DataSettings, load_data
+from sojourn.data.source import DataSettings, Scaling, load_data, parse_scaling, scaled
 from sojourn.errors import ConfigError
 from sojourn.protocol.spec import InputSpec
 from sojourn.settings import validated
@@ -27,24 +26,24 @@ if TYPE_CHECKING:
         ("0.0..1.0 to 0.0..16.0", Scaling(0, 1, 0, 16)),
     ],
 )
-def test_scales_that_can_be_read(text: str, meant: Scaling) -> None:
-    assert scaling_of(text) == meant
+def test_valid_scales_are_parsed(text: str, meant: Scaling) -> None:
+    assert parse_scaling(text) == meant
 
 
 @pytest.mark.parametrize("text", ["", "255", "0..1", "1..1 to 0..2", "0..1 to 3..3", "0-1 to 0-16", "nan..1 to 0..1"])
-def test_scales_that_are_none_are_refused_with_an_example(text: str) -> None:
+def test_invalid_scales_are_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=r'such as "0\.\.255 to 0\.\.1"'):
         validated({"path": "x", "scale": text}, DataSettings, "agent.toml")
 
 
-def test_ends_are_hit_exactly_and_others_go_along() -> None:
+def test_scaling_maps_ends_exactly_and_the_rest_linearly() -> None:
     x = np.array([[0, 51, 255]], np.uint8)
-    assert scaled(x, scaling_of("0..255 to 0..1")).tolist() == [[0.0, np.float32(0.2), 1.0]]
-    assert scaled(x, scaling_of("0..255 to -1..1"))[0, 2] == 1.0
-    assert scaled(np.array([2.0]), scaling_of("0..1 to 0..16")).tolist() == [32.0]
+    assert scaled(x, parse_scaling("0..255 to 0..1")).tolist() == [[0.0, np.float32(0.2), 1.0]]
+    assert scaled(x, parse_scaling("0..255 to -1..1"))[0, 2] == 1.0
+    assert scaled(np.array([2.0]), parse_scaling("0..1 to 0..16")).tolist() == [32.0]
 
 
-def test_a_device_trains_on_scaled_values(tmp_path: Path) -> None:
+def test_device_trains_on_scaled_values(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.array([[0.0, 1.0], [0.5, 0.25]]), y=np.array([0, 1]))
     form = SampleForm(InputSpec((2,)), ("0", "1"))
     settings = DataSettings(path=str(tmp_path / "data.npz"), scale="0..1 to 0..16")

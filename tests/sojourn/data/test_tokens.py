@@ -1,4 +1,4 @@
-"""Tokens: sequences and the same one later; text as bytes; what is outside of the vocabulary."""
+"""Tokens: sequences and their next tokens, text as bytes, and tokens outside the vocabulary."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def both(samples: Any) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
-def test_rows_give_a_sequence_and_what_comes_next(dtype: Any) -> None:
+def test_rows_yield_sequences_and_their_next_tokens(dtype: Any) -> None:
     samples = fit(content_of(np.array([[1, 2, 3, 4], [5, 6, 7, 8]], dtype), None, (), "f"), FORM)
     assert both(samples) == [[[1, 2, 3], [2, 3, 4]], [[5, 6, 7], [6, 7, 8]]]
     assert samples.x.dtype == samples.y.dtype == np.int64
 
 
-def test_a_long_stream_is_cut_end_to_end() -> None:
+def test_long_stream_is_cut_end_to_end() -> None:
     samples = fit(content_of(np.arange(9) % 10, None, (), "f"), FORM)
     assert both(samples) == [[[0, 1, 2], [1, 2, 3]], [[3, 4, 5], [4, 5, 6]]]
     longer = fit(content_of(np.arange(16).reshape(2, 8) % 10, None, (), "f"), FORM)
@@ -38,20 +38,20 @@ def test_a_long_stream_is_cut_end_to_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "said"),
+    ("x", "output"),
     [
-        (np.array([1, 2, 3, 10]), "has the token 10, and the job's vocabulary goes from 0 to 9"),
+        (np.array([1, 2, 3, 10]), "has the token 10, but the job's vocabulary ranges from 0 to 9"),
         (np.array([1, -1, 3, 4]), "has the token -1"),
-        (np.array([1, 2.5, 3, 4]), "tokens are whole numbers"),
-        (np.array([1, np.nan, 3, 4]), "tokens are whole numbers"),
-        (np.array([1, 2, 3]), "longest sequence has 3 tokens, and the model needs 3 and the one that comes next"),
+        (np.array([1, 2.5, 3, 4]), "tokens must be whole numbers"),
+        (np.array([1, np.nan, 3, 4]), "tokens must be whole numbers"),
+        (np.array([1, 2, 3]), "longest sequence has 3 tokens, but the model needs 3 and the next one"),
         (np.zeros((2, 2, 4), int), r"has an array of shape \(2, 2, 4\)"),
-        (np.array([], int), "there are no samples"),
-        (np.array(["a", "b", "c", "d"]), "tokens are whole numbers"),
+        (np.array([], int), "has no samples"),
+        (np.array(["a", "b", "c", "d"]), "tokens must be whole numbers"),
     ],
 )
-def test_what_are_no_tokens(x: Any, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_tokens_are_rejected(x: Any, output: str) -> None:
+    with pytest.raises(DataError, match=output):
         fit(content_of(x, None, (), "f"), FORM)
 
 
@@ -65,7 +65,7 @@ def test_text_is_read_as_bytes(tmp_path: Path) -> None:
         load_data(DataSettings(path=str(path)), FORM)
 
 
-def test_text_files_of_a_folder_do_not_run_into_each_other(tmp_path: Path) -> None:
+def test_sequences_do_not_span_text_files(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.txt").write_bytes(b"abcde")
     (tmp_path / "b.txt").write_bytes(b"fghi")
@@ -77,20 +77,20 @@ def test_text_files_of_a_folder_do_not_run_into_each_other(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"ab"])
-def test_texts_that_are_too_short(tmp_path: Path, content: bytes) -> None:
+def test_too_short_texts_are_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.txt").write_bytes(content)
-    with pytest.raises(DataError, match=r"holds no text|longest sequence has 2 tokens"):
+    with pytest.raises(DataError, match=r"has no text|longest sequence has 2 tokens"):
         load_data(DataSettings(path=str(tmp_path / "x.txt")), TEXT)
 
 
-def test_a_csv_file_of_tokens(tmp_path: Path) -> None:
+def test_csv_file_of_tokens_is_read(tmp_path: Path) -> None:
     path = tmp_path / "ids.csv"
     path.write_text("1,2,3,4\n5,6,7,8\n", encoding="utf-8")
     assert both(load_data(DataSettings(path=str(path)), FORM)) == [[[1, 2, 3], [2, 3, 4]], [[5, 6, 7], [6, 7, 8]]]
 
 
-def test_sequences_that_somebody_has_cut_are_taken_as_they_are() -> None:
+def test_precut_sequences_are_used_unchanged() -> None:
     x, y = np.array([[1, 2, 3], [4, 5, 6]]), np.array([[2, 3, 9], [5, 6, 0]])
     assert both(fit(content_of(x, y, (), "f"), FORM)) == [[[1, 2, 3], [2, 3, 9]], [[4, 5, 6], [5, 6, 0]]]
-    with pytest.raises(DataError, match="no whole numbers from 0 to 9"):
+    with pytest.raises(DataError, match="not whole numbers from 0 to 9"):
         fit(content_of(x, y + 5, (), "f"), FORM)

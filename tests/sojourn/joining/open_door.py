@@ -1,4 +1,4 @@
-"""A real door of a fleet's folder, on a port of its own, and devices that come to it."""
+"""A real door of a fleet folder on a free port, and devices that use it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from pathlib import Path
 import msgspec
 
 from sojourn.brokers import fleet as folders
-from sojourn.brokers import joining
-from sojourn.brokers.door import Door
+from sojourn.brokers import invitations
 from sojourn.brokers.fleet import FleetFile
-from sojourn.brokers.joining_file import Invitation
-from sojourn.joining import asking
+from sojourn.brokers.invitations import Invitation
+from sojourn.brokers.join_server import JoinServer
+from sojourn.joining import client
 from sojourn.joining.identity import Membership, NodeIdentity
-from sojourn.joining.token import Token
-from sojourn.joining.words import RequestNoted, Welcome
+from sojourn.joining.messages import RequestPending, Token, Welcome
 from tests.waiting import wait_until
 
 FLEET = "field"
@@ -27,13 +26,13 @@ DAY = 86_400.0
 
 
 class OpenDoor:
-    """A door that is open; its clock is `shift` seconds off, as if it were another day."""
+    """A running door, whose clock can be shifted by `shift` seconds."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.shift = 0.0
         self.reloads = 0
-        self.door = Door(folder, "127.0.0.1", 0, self._reload, wall=self.now)
+        self.door = JoinServer(folder, "127.0.0.1", 0, self._reload, wall=self.now)
 
     def now(self) -> float:
         return time.time() + self.shift
@@ -42,21 +41,21 @@ class OpenDoor:
         self.reloads += 1
         return True
 
-    def invite(self, **said: object) -> Token:
-        given = {"made": self.now(), "ends": self.now() + DAY, "uses": 1} | said
-        with folders.alone(self.folder):
-            return joining.invite(self.folder, msgspec.convert(given, Invitation), self.now())
+    def invite(self, **output: object) -> Token:
+        given = {"made": self.now(), "ends": self.now() + DAY, "uses": 1} | output
+        with folders.locked(self.folder):
+            return invitations.invite(self.folder, msgspec.convert(given, Invitation), self.now())
 
     def accept(self, *names: str) -> list[str]:
-        with folders.alone(self.folder):
-            return joining.accept(self.folder, names or None, self.now())
+        with folders.locked(self.folder):
+            return invitations.accept(self.folder, names or None, self.now())
 
     def reject(self, *names: str) -> list[str]:
-        with folders.alone(self.folder):
-            return joining.reject(self.folder, names or None, self.now())
+        with folders.locked(self.folder):
+            return invitations.reject(self.folder, names or None, self.now())
 
     def met(self) -> int:
-        """How many connections the door serves now."""
+        """The number of open connections."""
         return self.door._open.total()
 
     def fleet(self) -> FleetFile:
@@ -65,7 +64,7 @@ class OpenDoor:
 
 @contextlib.contextmanager
 def open_door(folder: Path) -> Iterator[OpenDoor]:
-    """A new fleet with an open door; its folder knows the door's port."""
+    """Create a fleet and run its door; the folder contains the door's port."""
     if not (folder / folders.FLEET_FILE).exists():
         folders.create(folder, FleetFile(fleet=FLEET, hosts=("localhost",)), signed_here=True)
     made, loop = OpenDoor(folder), asyncio.new_event_loop()
@@ -84,7 +83,7 @@ def open_door(folder: Path) -> Iterator[OpenDoor]:
     try:
         wait_until(lambda: made.door.port, "the door to open")
         fleet = msgspec.structs.replace(folders.read(folder), door=made.door.port)
-        folders.write(folder, fleet, folders.hashes_of(folder))
+        folders.write(folder, fleet, folders.password_hashes(folder))
         yield made
     finally:
         loop.call_soon_threadsafe(serving.cancel)
@@ -92,17 +91,17 @@ def open_door(folder: Path) -> Iterator[OpenDoor]:
         loop.close()
 
 
-def ask(token: Token, folder: Path, name: str = "pi-1") -> RequestNoted | Welcome:
-    """What a device with its keys in this folder is answered."""
-    return asking.join(token, asking.authority_of(token), NodeIdentity(folder), name, "a board")
+def ask(token: Token, folder: Path, name: str = "pi-1") -> RequestPending | Welcome:
+    """Send the join request of a device with its keys in this folder."""
+    return client.join(token, client.fetch_authority(token), NodeIdentity(folder), name, "a board")
 
 
 def enrol(
     token: Token, folder: Path, name: str = "pi-1", *, accept: Callable[[str], object] | None = None
 ) -> NodeIdentity:
-    """A device that joins, all the way."""
+    """Return a device that has joined."""
     answer = ask(token, folder, name)
-    if isinstance(answer, RequestNoted):
+    if isinstance(answer, RequestPending):
         assert accept is not None
         accept(answer.name)
         answer = ask(token, folder, name)

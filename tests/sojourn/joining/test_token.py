@@ -1,4 +1,4 @@
-"""Tokens: what they hold, and what is said of one that is not whole."""
+"""Tokens: their content, and the errors for incomplete ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import zlib
 import pytest
 
 from sojourn.errors import ConfigError
-from sojourn.joining.token import PREFIX, Token, invitation_id, new_secret, read_token
+from sojourn.joining.messages import PREFIX, Token, invitation_id, new_secret, read_token
 
 TOKEN = Token("cloud.example.org", 8885, b"\1" * 16, b"\2" * 16)
 
 
-def test_a_token_is_one_short_line_that_reads_back_as_it_was() -> None:
+def test_token_round_trips_as_one_short_line() -> None:
     assert read_token(f" {TOKEN.text}\n") == TOKEN
     assert len(TOKEN.text) < 120
     assert not set(TOKEN.text) & set(" \n\"'$\\;|&")
@@ -22,21 +22,21 @@ def test_a_token_is_one_short_line_that_reads_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "this is no token"),
-        ("sojourn-join-2.AAAA", "this is no token"),
-        (TOKEN.text[:-3], "not whole"),
-        (TOKEN.text[:40] + ("A" if TOKEN.text[40] != "A" else "B") + TOKEN.text[41:], "not whole"),
-        (PREFIX + "!" * 40, "not whole"),
-        (PREFIX + "A" * 5000, "this is no token"),
-        (PREFIX, "not whole"),
+        ("", "this is not a token"),
+        ("sojourn-join-2.AAAA", "this is not a token"),
+        (TOKEN.text[:-3], "incomplete"),
+        (TOKEN.text[:40] + ("A" if TOKEN.text[40] != "A" else "B") + TOKEN.text[41:], "incomplete"),
+        (PREFIX + "!" * 40, "incomplete"),
+        (PREFIX + "A" * 5000, "this is not a token"),
+        (PREFIX, "incomplete"),
     ],
 )
-def test_a_token_that_is_not_whole_is_refused_with_words(text: str, why: str) -> None:
+def test_incomplete_token_is_rejected_with_reason(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         read_token(text)
 
 
-def test_whatever_stands_in_a_token_it_is_read_or_refused() -> None:
+def test_malformed_token_body_is_rejected() -> None:
     for body in (
         b"\xc0",
         b"\x94\xa0\x01\xc4\x00\xc4\x00",
@@ -47,7 +47,7 @@ def test_whatever_stands_in_a_token_it_is_read_or_refused() -> None:
             read_token(text)
 
 
-def test_secrets_differ_and_are_known_by_what_does_not_tell_them() -> None:
+def test_secrets_are_unique_and_hidden_from_ids_and_repr() -> None:
     first, second = new_secret(), new_secret()
     assert first != second
     assert invitation_id(first) != invitation_id(second)

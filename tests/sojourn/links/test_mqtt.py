@@ -20,7 +20,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from sojourn.brokers.run import Broker, start_broker
+from sojourn.brokers.local_broker import Broker, start_broker
 from sojourn.errors import Fault, LinkError
 from sojourn.links import mqtt, session
 from sojourn.links.link import PORTABLE_PAYLOAD, Link, Will
@@ -63,7 +63,7 @@ def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_collection() -> Iterator[None]:
-    """No garbage collection."""
+    """Disable garbage collection."""
     gc.disable()
     yield
     gc.enable()
@@ -82,67 +82,69 @@ def at(broker: Broker, protocol: Protocol = "auto", max_payload: int | None = No
         ("amqtt", "3.1.1", PORTABLE_PAYLOAD),
     ],
 )
-def test_messages_arrive_whole(request: pytest.FixtureRequest, kind: str, protocol: Protocol, limit: int) -> None:
+def test_messages_of_every_size_arrive_intact(
+    request: pytest.FixtureRequest, kind: str, protocol: Protocol, limit: int
+) -> None:
     settings = at(request.getfixturevalue(kind), protocol)
     sent = [bytes([n]) * size for n, size in enumerate((0, 1, 1_000, limit))]
     with Node(settings, "receiver", ["t/+"]) as receiver, Node(settings, "sender") as sender:
         assert sender.link.payload_limit == limit
         for payload in sent:
             sender.link.publish("t/x", payload)
-        wait_until(lambda: len(receiver.ear.heard) == len(sent), "all messages")
-    assert sorted(receiver.ear.heard) == sorted(("t/x", payload) for payload in sent)
+        wait_until(lambda: len(receiver.ear.received) == len(sent), "all messages")
+    assert sorted(receiver.ear.received) == sorted(("t/x", payload) for payload in sent)
 
 
-def test_a_broker_that_is_silent_at_mqtt_5_gets_3(amqtt: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "_FIRST_PATIENCE", 0.5)
+def test_silence_after_mqtt_5_connect_falls_back_to_3(amqtt: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "_FIRST_CONNACK_TIMEOUT", 0.5)
     with Node(at(amqtt, "auto"), "self", ["t"]) as node:
         assert node.link.payload_limit == PORTABLE_PAYLOAD
-        node.link.publish("t", b"heard")
-        node.assert_hears(b"heard")
+        node.link.publish("t", b"received")
+        node.assert_receives(b"received")
         assert node.ear.downs == []
 
 
-def test_many_threads_may_publish_at_once(mosquitto: Broker) -> None:
+def test_many_threads_publish_concurrently(mosquitto: Broker) -> None:
     with Node(at(mosquitto), "receiver", ["t"]) as receiver, Node(at(mosquitto), "sender") as sender:
 
-        def say(first: int) -> None:
+        def report(first: int) -> None:
             for n in range(first, first + 250):
                 sender.link.publish("t", n.to_bytes(2, "big"))
 
-        threads = [threading.Thread(target=say, args=(first,)) for first in range(0, 2_000, 250)]
+        threads = [threading.Thread(target=report, args=(first,)) for first in range(0, 2_000, 250)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(receiver.ear.heard) == 2_000, "all messages")
+        wait_until(lambda: len(receiver.ear.received) == 2_000, "all messages")
     assert sorted(receiver.ear.payloads) == [n.to_bytes(2, "big") for n in range(2_000)]
 
 
 @pytest.mark.parametrize("kind", ["mosquitto", "amqtt"])
-def test_retained_state_reaches_who_comes_later(request: pytest.FixtureRequest, kind: str) -> None:
+def test_retained_state_reaches_late_subscribers(request: pytest.FixtureRequest, kind: str) -> None:
     broker: Broker = request.getfixturevalue(kind)
     settings = broker.settings
     with Node(settings, "born") as born:
         born.link.publish("born/state", b"here", retain=True)
     with Node(settings, "later", ["+/state"]) as later:
-        later.assert_hears(b"here")
+        later.assert_receives(b"here")
 
 
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
-def test_what_somebody_had_the_broker_keep_for_an_inbox_is_not_replayed(mosquitto: Broker, protocol: Protocol) -> None:
+def test_retained_messages_in_an_inbox_are_not_replayed(mosquitto: Broker, protocol: Protocol) -> None:
     topic = f"replayed/{protocol}/in/bad"
     with Node(at(mosquitto), "bad") as bad:
         bad.link.publish(topic, b"of long ago", retain=True)
         with Node(at(mosquitto), "witness", [topic]) as witness:
-            bad.link.publish(topic, b"kept, but heard by who is there", retain=True)
-            witness.assert_hears(b"kept, but heard by who is there")
+            bad.link.publish(topic, b"kept, but received by connected clients", retain=True)
+            witness.assert_receives(b"kept, but received by connected clients")
         settings = msgspec.structs.replace(at(mosquitto), protocol=protocol)
         with Node(settings, "later", [f"replayed/{protocol}/in/+", "+/state"]) as later:
             bad.link.publish(topic, b"new")
-            later.assert_hears(b"new")
+            later.assert_receives(b"new")
             assert later.ear.payloads.count(b"new") == 1
-            assert b"kept, but heard by who is there" not in later.ear.payloads
+            assert b"kept, but received by connected clients" not in later.ear.payloads
 
 
-def test_what_is_said_on_link_up_is_heard_by_ourselves(mosquitto: Broker) -> None:
+def test_node_receives_its_own_message_sent_on_link_up(mosquitto: Broker) -> None:
     class Greeter(Ear):
         def link_up(self, link: Link) -> None:
             super().link_up(link)
@@ -154,56 +156,56 @@ def test_what_is_said_on_link_up_is_heard_by_ourselves(mosquitto: Broker) -> Non
     link.close()
 
 
-def test_the_packet_limit_is_read_from_connack(tmp_path: Path) -> None:
+def test_packet_limit_is_read_from_connack(tmp_path: Path) -> None:
     with start_broker(LocalBroker(kind="mosquitto", max_packet=131_072), tmp_path) as broker:
         settings = at(broker, "5", max_payload=1_000_000)
         with Node(settings, "receiver", ["t"]) as receiver, Node(settings, "sender") as sender:
             limit = sender.link.payload_limit
             assert limit == 131_072 - session.HEADER_ROOM
-            with pytest.raises(LinkError, match=f"{limit + 1} bytes is over the {limit}"):
+            with pytest.raises(LinkError, match=f"{limit + 1} bytes exceeds the {limit}"):
                 sender.link.publish("t", bytes(limit + 1))
             sender.link.publish("t", bytes(limit))
             sender.link.publish("t", b"still here")
-            receiver.assert_hears(b"still here")
-            receiver.assert_hears(bytes(limit))
+            receiver.assert_receives(b"still here")
+            receiver.assert_receives(bytes(limit))
             assert sender.ear.downs == []
             assert sender.ear.ups == 1
 
 
-def test_without_a_stated_limit_the_configured_one_holds(mosquitto: Broker) -> None:
+def test_configured_limit_applies_if_broker_states_none(mosquitto: Broker) -> None:
     with Node(at(mosquitto, "3.1.1", max_payload=100_000)) as node:
         assert node.link.payload_limit == 100_000
         with pytest.raises(LinkError):
             node.link.publish("t", bytes(100_001))
 
 
-def test_a_limit_is_known_before_the_first_connect() -> None:
+def test_limit_is_known_before_the_first_connect() -> None:
     assert MqttLink(BrokerSettings(), "a").payload_limit == PORTABLE_PAYLOAD
     assert MqttLink(BrokerSettings(max_payload=2_000), "a").payload_limit == 2_000
     with pytest.raises(LinkError, match="topic"):
         MqttLink(BrokerSettings(), "a").publish("t" * 300, b"")
 
 
-def test_the_link_comes_back_after_kill_9_of_the_broker(tmp_path: Path, hasty: None) -> None:
-    # Not any free port: the system could give that one to another program while no broker has it.
+def test_link_reconnects_after_broker_is_killed(tmp_path: Path, hasty: None) -> None:
+    # Not any free port: the system could give it to another program while the broker is stopped.
     first = start_broker(LocalBroker(kind="mosquitto", port=free_ports(1)[0]), tmp_path)
     settings = at(first)
     with Node(settings, "receiver", ["t"]) as receiver, Node(settings, "sender") as sender:
         sender.link.publish("t", b"before")
-        receiver.assert_hears(b"before")
+        receiver.assert_receives(b"before")
         os.kill(first.pid, signal.SIGKILL)
-        receiver.assert_told("lost")
-        sender.assert_told("lost")
-        sender.link.publish("t", b"said to nobody")
+        receiver.assert_reported("lost")
+        sender.assert_reported("lost")
+        sender.link.publish("t", b"sent while disconnected")
         first.stop()
         with start_broker(LocalBroker(kind="mosquitto", port=first.port), tmp_path):
             wait_until(lambda: receiver.ear.ups == 2 and sender.ear.ups == 2, "both to come back")
             sender.link.publish("t", b"after")
-            receiver.assert_hears(b"after")
+            receiver.assert_receives(b"after")
     assert receiver.ear.payloads == [b"before", b"after"]
 
 
-def test_what_was_unacknowledged_is_not_resent_after_a_reconnect(hasty: None, unheard: None) -> None:
+def test_unacknowledged_message_is_not_resent_after_reconnect(hasty: None, unheard: None) -> None:
     with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
         node.link.publish("t", b"never acknowledged")
         wait_until(lambda: broker.publishes == 1, "the first message")
@@ -226,37 +228,37 @@ threading.Event().wait()
 """
 
 
-def test_the_will_is_published_when_a_process_is_killed(mosquitto: Broker) -> None:
+def test_will_is_published_when_a_process_is_killed(mosquitto: Broker) -> None:
     with Node(at(mosquitto), "watcher", ["state/dying"]) as watcher:
         command = [sys.executable, "-c", DYING_CLIENT, str(mosquitto.port)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"up\n"
             process.kill()
-        watcher.assert_hears(b"gone")
+        watcher.assert_receives(b"gone")
 
 
-def test_closing_delivers_what_was_sent_and_no_will(mosquitto: Broker) -> None:
+def test_close_delivers_sent_messages_and_no_will(mosquitto: Broker) -> None:
     with Node(at(mosquitto), "watcher", ["state/closing", "t"]) as watcher:
         with Node(at(mosquitto), "closing", (), Will("state/closing", b"gone")) as closing:
             for n in range(200):
                 closing.link.publish("t", n.to_bytes(2, "big") * 500)
-        wait_until(lambda: len(watcher.ear.heard) == 200, "all messages")
+        wait_until(lambda: len(watcher.ear.received) == 200, "all messages")
         with Node(at(mosquitto), "other") as other:
             other.link.publish("t", b"end")
-            watcher.assert_hears(b"end")
+            watcher.assert_receives(b"end")
         assert b"gone" not in watcher.ear.payloads
         assert closing.ear.downs == []
 
 
-def test_a_closed_link_is_silent_and_a_second_open_is_our_fault(mosquitto: Broker) -> None:
+def test_closed_link_drops_messages_and_second_open_fails(mosquitto: Broker) -> None:
     with Node(at(mosquitto)) as node, pytest.raises(Fault):
         node.link.open(Ear(), [], None)
     node.link.close()
     node.link.publish("t", b"dropped")
 
 
-def test_closing_while_connecting_ends_the_connection() -> None:
+def test_close_while_connecting_ends_the_connection() -> None:
     with ScriptedBroker(lambda _: b"") as broker, Node(broker.settings, wait=False) as node:
         wait_until(lambda: broker.versions == [5], "a connection")
         node.link.close()
@@ -264,7 +266,7 @@ def test_closing_while_connecting_ends_the_connection() -> None:
         assert (broker.versions, node.ear.ups, node.ear.downs) == ([5], 0, [])
 
 
-def test_a_lost_connection_leaves_nothing_in_memory(hasty: None, unheard: None, without_collection: None) -> None:
+def test_lost_connection_leaks_no_client(hasty: None, unheard: None, without_collection: None) -> None:
     with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
         node.link.publish("t", bytes(60_000))
         session = node.link._session
@@ -276,7 +278,7 @@ def test_a_lost_connection_leaves_nothing_in_memory(hasty: None, unheard: None, 
         wait_until(lambda: client() is None, "the end of paho's client")
 
 
-def test_a_broker_that_accepts_has_time_to_confirm_subscriptions() -> None:
+def test_accepted_connection_extends_subscription_deadline() -> None:
     identity = session.Identity("pi", "pi", None, None, ("t",), None)
     settings, version = BrokerSettings(), MQTTProtocolVersion.MQTTv5
     made = session.Session(settings, identity, version, lambda _: None, lambda *_: None, threading.Event(), 0.0)
@@ -286,7 +288,7 @@ def test_a_broker_that_accepts_has_time_to_confirm_subscriptions() -> None:
     made._release()
 
 
-def test_small_messages_are_not_held_back(mosquitto: Broker) -> None:
+def test_tcp_nodelay_is_set(mosquitto: Broker) -> None:
     with Node(at(mosquitto)) as node:
         session = node.link._session
         assert session is not None
@@ -296,7 +298,7 @@ def test_small_messages_are_not_held_back(mosquitto: Broker) -> None:
 
 
 @pytest.mark.parametrize("refusal", [WRONG_VERSION_3, b""])
-def test_a_broker_that_does_not_know_mqtt_5_gets_3(refusal: bytes, hasty: None) -> None:
+def test_mqtt_5_refusal_falls_back_to_3(refusal: bytes, hasty: None) -> None:
     with ScriptedBroker(lambda version: ACCEPTED_3 if version == 4 else refusal, hang_up_on=5) as broker:
         with Node(broker.settings) as node:
             assert broker.versions == [5, 4]
@@ -306,7 +308,7 @@ def test_a_broker_that_does_not_know_mqtt_5_gets_3(refusal: bytes, hasty: None) 
         assert broker.versions == [5, 4, 4]
 
 
-def test_an_idle_link_sleeps(mosquitto: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_link_sleeps(mosquitto: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     naps = []
     nap = session.Session._nap
 
@@ -320,6 +322,6 @@ def test_an_idle_link_sleeps(mosquitto: Broker, monkeypatch: pytest.MonkeyPatch)
         before = len(naps)
         with Node(at(mosquitto), "other") as other:
             other.link.publish("t", b"x")
-            idle.assert_hears(b"x")
-        # A message, its acknowledgement, and the other's own few steps: a spinning loop would nap thousands of times.
+            idle.assert_receives(b"x")
+        # A message, its acknowledgement, and a few steps of the other link; a spinning loop naps thousands of times.
         assert len(naps) - before < 40

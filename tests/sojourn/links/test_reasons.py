@@ -1,4 +1,4 @@
-"""What a person is told when a link is down."""
+"""The messages for users when a link is down."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.brokers.run import start_broker
-from sojourn.links.reasons import cannot_connect
+from sojourn.brokers.local_broker import start_broker
+from sojourn.links.connection_errors import cannot_connect
 from sojourn.links.settings import BrokerSettings, LocalBroker
 from tests.ports import free_ports
 from tests.sojourn.brokers.brokers import Node, ScriptedBroker, make_hasty
@@ -25,7 +25,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     make_hasty(monkeypatch)
 
 
-def test_a_refusal_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusal_is_logged_once_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sojourn")
     scripted = ScriptedBroker(lambda _: NOT_AUTHORISED_5, hang_up_on=5)
     with scripted as broker, Node(broker.settings, wait=False) as node:
@@ -35,36 +35,36 @@ def test_a_refusal_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture
     assert set(broker.versions) == {5}
 
 
-def test_nobody_there_and_no_such_host_are_told_in_words() -> None:
+def test_closed_port_and_unknown_host_are_explained() -> None:
     (port,) = free_ports(1)
     with Node(BrokerSettings(host="127.0.0.1", port=port), wait=False) as node:
-        node.assert_told(f"no broker listens at 127.0.0.1:{port}")
+        node.assert_reported(f"no broker listens at 127.0.0.1:{port}")
     for host in ("no-such-host.invalid", "two..dots"):
         with Node(BrokerSettings(host=host), wait=False) as node:
-            node.assert_told(host, "cannot be resolved")
+            node.assert_reported(host, "cannot resolve the host name")
 
 
 @pytest.mark.parametrize(("host", "hinted"), [("localhost", False), ("127.0.0.1", False), ("192.168.1.10", True)])
-def test_a_broker_that_may_listen_for_its_own_machine_alone_is_hinted_at(host: str, hinted: bool) -> None:
-    told = cannot_connect(BrokerSettings(host=host), ConnectionRefusedError())
-    assert told.startswith(f"no broker listens at {host}:1883")
-    assert ("unless its configuration has a `listener`" in told) == hinted
+def test_remote_refusal_suggests_a_missing_listener(host: str, hinted: bool) -> None:
+    reported = cannot_connect(BrokerSettings(host=host), ConnectionRefusedError())
+    assert reported.startswith(f"no broker listens at {host}:1883")
+    assert ("unless its configuration has a `listener`" in reported) == hinted
 
 
-def test_a_second_client_of_the_same_name_is_told_of(tmp_path: Path) -> None:
+def test_second_client_of_same_name_is_reported(tmp_path: Path) -> None:
     with ScriptedBroker(lambda _: ACCEPTED_5 + TAKEN_OVER_5) as broker, Node(broker.settings) as node:
-        node.assert_told("same name")
-    # Mosquitto 2.0 throws the first one out without a word.
+        node.assert_reported("same name")
+    # Mosquitto 2.0 disconnects the first one without a reason.
     with (
         start_broker(LocalBroker(kind="mosquitto"), tmp_path) as mosquitto,
         Node(mosquitto.settings, "twin") as first,
         Node(mosquitto.settings, "twin"),
     ):
-        first.assert_told("does another client use the name 'twin'?")
+        first.assert_reported("does another client use the name 'twin'?")
 
 
-def test_a_refused_subscription_is_told() -> None:
+def test_refused_subscription_is_reported() -> None:
     scripted = ScriptedBroker(lambda _: ACCEPTED_5 + SUBSCRIPTION_DENIED_5)
     with scripted as broker, Node(broker.settings, "node", ["secret/#"], wait=False) as node:
-        node.assert_told("refused the subscription to secret/#")
+        node.assert_reported("refused the subscription to secret/#")
     assert node.ear.ups == 0

@@ -1,10 +1,10 @@
-"""How much an MQTT link has in flight, and how much it lets wait."""
+"""How much an MQTT link has in flight, and how much it queues."""
 
 from __future__ import annotations
 
 import pytest
 
-from sojourn.links import mqtt, window
+from sojourn.links import mqtt, send_window
 from tests.sojourn.brokers.brokers import Node, ScriptedBroker
 from tests.waiting import wait_until
 
@@ -18,7 +18,7 @@ def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqtt, "_FLUSH_SECONDS", 0.0)
 
 
-def test_no_more_is_in_flight_than_the_broker_receives() -> None:
+def test_in_flight_messages_stay_within_broker_receive_maximum() -> None:
     with ScriptedBroker(lambda _: ACCEPTED_5_RECEIVES_3) as broker, Node(broker.settings) as node:
         for n in range(10):
             node.link.publish("t", bytes([n]))
@@ -28,19 +28,19 @@ def test_no_more_is_in_flight_than_the_broker_receives() -> None:
         assert broker.publishes == 3
 
 
-def test_no_more_bytes_are_in_flight_than_a_slow_uplink_bears() -> None:
+def test_in_flight_bytes_stay_within_slow_uplink_budget() -> None:
     with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
         for _ in range(40):
             node.link.publish("t", bytes(60_000))
-        allowed = 60 * window.SLOWEST_UPLINK // 60_001
+        allowed = 60 * send_window.SLOWEST_UPLINK // 60_001
         wait_until(lambda: broker.publishes == allowed, "as many as fit")
         node.link.close()
         wait_until(lambda: broker.ended == len(broker.versions), "all to be read")
         assert broker.publishes == allowed
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(window, "MAX_UNSENT", 1_000_000)
+def test_unsent_queue_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(send_window, "MAX_UNSENT", 1_000_000)
     with ScriptedBroker(lambda _: ACCEPTED_3, deaf=True) as broker, Node(broker.settings) as node:
         for _ in range(40):
             node.link.publish("t", bytes(50_000))

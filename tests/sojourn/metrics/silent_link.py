@@ -1,4 +1,4 @@
-"""A link for nodes that are only looked at."""
+"""A link for nodes that only serve metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures' names and labels follow Prometheus' conventions."""
+"""The names and labels of metrics follow Prometheus' conventions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sojourn.metrics.catalogue import METRICS
 UNITS = ("_bytes", "_seconds", "_ratio", "_total", "_info")
 
 
-def test_names_are_ours_and_say_their_unit() -> None:
+def test_metric_names_have_our_prefix_and_unit() -> None:
     assert len(METRICS) > 30
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
@@ -21,11 +21,11 @@ def test_names_are_ours_and_say_their_unit() -> None:
         assert not metric.what.endswith(".")
 
 
-def test_no_label_is_a_device_or_prometheus_own() -> None:
+def test_labels_exclude_devices_and_reserved_names() -> None:
     labels = {label for metric in METRICS for label in metric.labels}
     assert labels == {
         "version", "role", "name", "peer", "direction", "certificate", "state", "outcome", "reason", "line", "site",
-        "status", "run", "figure",
+        "status", "run", "metric",
     }  # fmt: skip
     named = [metric.name for metric in METRICS if "name" in metric.labels]
     assert named == ["sojourn_build_info"]  # of the node itself

@@ -1,4 +1,4 @@
-"""A running node's figures over real HTTP: as Prometheus reads them, while it hangs too, and for nobody elsewhere."""
+"""A running node's metrics over HTTP: as Prometheus reads them, while the node hangs, and only from this machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hierarchy.edge.server import EdgeServer
-from sojourn import extras
+from sojourn import errors
 from sojourn.errors import MachineError
 from sojourn.links.settings import BrokerSettings, TlsSettings
-from sojourn.metrics import snapshots
+from sojourn.metrics import serving
 from sojourn.metrics.catalogue import EVERY_NODE, SITE_UP
-from sojourn.metrics.node_figures import NodeFigures
-from sojourn.metrics.serving import metrics_served
+from sojourn.metrics.serving import NodeMetrics, metrics_served
 from sojourn.node.driver import Driver
 from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers
@@ -33,31 +32,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sojourn.metrics.reading import FigureSource, Reading
+    from sojourn.metrics.catalogue import MetricSource, Reading
 
 
 @pytest.fixture(autouse=True)
 def waits_for_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that is slow to start is not one that hangs."""
-    monkeypatch.setattr(snapshots, "PATIENCE", LIMIT)
+    """Wait for the start, so that a slow start is not taken for a hang."""
+    monkeypatch.setattr(serving, "ANSWER_TIMEOUT", LIMIT)
 
 
 class HostileSite:
-    """A figure whose label somebody else chose."""
+    """A metric whose label is a peer's text."""
 
     def read(self, into: Reading, now: float) -> None:
         into.put(SITE_UP, 1, 'a"} 1\nsojourn_site_up{site="b\\')
 
 
 class Broken:
-    """A figure with a mistake in it."""
+    """A metric source that raises an exception."""
 
     def read(self, into: Reading, now: float) -> None:
         raise ZeroDivisionError
 
 
 class Scraped:
-    """An edge server that runs on a thread here, and its page."""
+    """An edge server on a thread, and its metrics page."""
 
     def __init__(self, driver: Driver, port: int) -> None:
         self.driver, self.port = driver, port
@@ -76,13 +75,13 @@ class Scraped:
 
 
 @contextmanager
-def scraped(folder: Path, *more: FigureSource, broker: BrokerSettings | None = None) -> Iterator[Scraped]:
+def scraped(folder: Path, *more: MetricSource, broker: BrokerSettings | None = None) -> Iterator[Scraped]:
     link = SilentLink()
     node = Node(
         "f", EdgeServer("e", "c"), FolderStore(folder), {"device": link, "cloud": link}, InlineWorkers(lambda _: None)
     )
     driver, port = Driver(node), free_ports(1)[0]
-    sources = [NodeFigures(driver, lambda: 3), *more]
+    sources = [NodeMetrics(driver, lambda: 3), *more]
     with metrics_served(port, driver, sources, folder, {"cloud": broker or BrokerSettings()}):
         running = threading.Thread(target=driver.run)
         running.start()
@@ -93,7 +92,7 @@ def scraped(folder: Path, *more: FigureSource, broker: BrokerSettings | None = N
             running.join()
 
 
-def test_a_node_tells_what_every_node_does_and_prometheus_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
+def test_page_has_common_metrics_and_passes_promtool(tmp_path: Path) -> None:
     with scraped(tmp_path) as page:
         status, text = page.get()
         lines = page.lines()
@@ -109,7 +108,7 @@ def test_a_node_tells_what_every_node_does_and_prometheus_finds_nothing_wrong_wi
     assert lines["process_resident_memory_bytes"] > 0
 
 
-def test_text_of_others_adds_no_line(tmp_path: Path) -> None:
+def test_hostile_label_text_adds_no_line(tmp_path: Path) -> None:
     with scraped(tmp_path, HostileSite()) as page:
         lines = page.lines()
     assert [name for name in lines if name.startswith("sojourn_site_up")] == [
@@ -117,13 +116,11 @@ def test_text_of_others_adds_no_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_node_that_hangs_is_shown_as_it_was_and_told_from_one_that_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshots, "FRESH", 0.0)
+def test_hanging_node_serves_last_metrics_marked_unresponsive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_AGE", 0.0)
     with scraped(tmp_path) as page:
         assert page.lines()["sojourn_loop_responding"] == 1
-        monkeypatch.setattr(snapshots, "PATIENCE", 0.2)
+        monkeypatch.setattr(serving, "ANSWER_TIMEOUT", 0.2)
         go_on, asked = threading.Event(), page.driver._queue.qsize()
         page.driver.call(lambda _now: there_for(go_on))
         for _ in range(3):
@@ -139,21 +136,19 @@ def there_for(event: threading.Event) -> None:
     assert event.wait(LIMIT)
 
 
-def test_a_mistake_in_a_figure_ends_neither_the_node_nor_the_other_figures_and_is_said_once(
+def test_failing_metric_source_is_logged_once_and_isolated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(snapshots, "FRESH", 0.0)
+    monkeypatch.setattr(serving, "MAX_AGE", 0.0)
     with scraped(tmp_path, Broken(), HostileSite()) as page:
         for _ in range(3):
             text = page.get()[1]
             assert "sojourn_link_up" in text
             assert "sojourn_site_up" in text
-    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
-        "figures could not be read: Broken"
-    ]
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["cannot read metrics: Broken"]
 
 
-def test_only_programs_of_this_machine_are_answered_and_only_there(tmp_path: Path) -> None:
+def test_page_serves_only_local_requests(tmp_path: Path) -> None:
     with scraped(tmp_path) as page:
         assert page.get(Host="evil.example:80")[0] == 403
         assert page.get(Origin="https://evil.example")[0] == 403
@@ -163,27 +158,25 @@ def test_only_programs_of_this_machine_are_answered_and_only_there(tmp_path: Pat
             pass
 
 
-def test_a_port_that_is_taken_and_a_package_that_is_missing_are_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_port_in_use_and_missing_package_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with scraped(tmp_path / "one") as page:
         with (
             pytest.raises(MachineError, match=rf"metrics_port: 127.0.0.1:{page.port} cannot be used .*choose another"),
             metrics_served(page.port, page.driver, [], tmp_path, {}),
         ):
             pass
-        monkeypatch.setattr(extras, "find_spec", lambda _name: None)
+        monkeypatch.setattr(errors, "find_spec", lambda _name: None)
         with (
-            pytest.raises(MachineError, match=r"metrics_port = 9870 needs .* pip install 'sojourn\[metrics\]'"),
+            pytest.raises(MachineError, match=r"metrics_port = 9870 needs .* pip install '\.\[metrics\]'"),
             metrics_served(9870, page.driver, [], tmp_path, {}),
         ):
             pass
 
 
-def test_the_end_of_a_certificate_is_told_and_that_of_its_renewal(tmp_path: Path) -> None:
+def test_certificate_expiry_metric_follows_renewal(tmp_path: Path) -> None:
     file, name = tmp_path / "own.pem", 'sojourn_certificate_expiry_timestamp_seconds{certificate="own",peer="cloud"}'
     file.write_bytes(certificate_until(1_900_000_000))
-    tls = TlsSettings(certificate_file=str(file), ca_file=str(tmp_path / "nobody-put-it-there.pem"))
+    tls = TlsSettings(certificate_file=str(file), ca_file=str(tmp_path / "missing.pem"))
     with scraped(tmp_path / "store", broker=BrokerSettings(tls=tls)) as page:
         lines = page.lines()
         assert lines[name] == 1_900_000_000

@@ -1,4 +1,4 @@
-"""Small graphs made with the `onnx` package, honest ones and ones with a trick in them."""
+"""Small graphs made with the `onnx` package, valid ones and malicious ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def graph(nodes: list[NodeProto], fixed: list[TensorProto] | None = None, **more
 
 
 def model(nodes: list[NodeProto] | None = None, fixed: list[TensorProto] | None = None, **more: Any) -> ModelProto:
-    """x w, unless other nodes are given."""
+    """Return a model of x w, or of the given nodes."""
     made = [node("MatMul", ["x", "w"], ["logits"])] if nodes is None else nodes
     kept = [weights()] if fixed is None else fixed
     return helper.make_model(
@@ -42,7 +42,7 @@ def model(nodes: list[NodeProto] | None = None, fixed: list[TensorProto] | None 
 
 
 def elsewhere(tensor: TensorProto, location: str = SECRET) -> TensorProto:
-    """The tensor with its data in another file."""
+    """Return the tensor with its data in another file."""
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", "0"), ("length", "36")):
@@ -58,7 +58,7 @@ def sparse(tensor: TensorProto) -> SparseTensorProto:
 
 
 def loop(fixed: list[TensorProto], body: list[NodeProto] | None = None, rounds: str = "rounds") -> ModelProto:
-    """The logits are x, which goes round in a loop."""
+    """Return a model whose logits are x after a loop."""
     inside = graph(
         body or [node("Identity", ["go_on"], ["goes_on"]), node("MatMul", ["carried", "w"], ["next"])],
         inputs=[shaped("at", INT64, []), shaped("go_on", BOOL, []), shaped("carried")],
@@ -69,7 +69,7 @@ def loop(fixed: list[TensorProto], body: list[NodeProto] | None = None, rounds: 
 
 
 def branches(then: list[TensorProto]) -> ModelProto:
-    """One branch has tensors of its own."""
+    """Return a model in which one branch has its own tensors."""
     one = graph([node("MatMul", ["x", "inner"], ["yes"])], then, inputs=[], outputs=[shaped("yes")])
     other = graph([node("Identity", ["x"], ["no"])], inputs=[], outputs=[shaped("no")])
     condition = numpy_helper.from_array(np.array(True), "condition")

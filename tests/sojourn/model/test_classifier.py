@@ -1,4 +1,4 @@
-"""Which numbers of a model are its classifier."""
+"""Selection of the classifier's weights in a model's vector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sojourn.errors import JobError
-from sojourn.model.classifier import classifier_slices, classifier_weights
+from sojourn.model.layers import classifier_slices, classifier_weights
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, TensorSpec
 from tests.sojourn.protocol.examples import kit_without_graphs
 
@@ -36,19 +36,19 @@ def kit(*linear: str) -> Kit:
         ("last", [13, 14, 15]),
     ],
 )
-def test_the_weights_of_the_fully_connected_layers_without_biases(layers: Any, numbers: list[int]) -> None:
+def test_classifier_weights_are_dense_layers_without_biases(layers: Any, numbers: list[int]) -> None:
     vector = np.arange(SPEC.size, dtype=np.float32)
     found = classifier_weights(kit("one.weight", "two.weight", "three.weight"), vector, layers)
     assert found.dtype == np.float32
     assert found.tolist() == numbers
 
 
-def test_a_model_with_one_layer_has_only_that_one() -> None:
+def test_single_dense_layer_is_the_whole_classifier() -> None:
     only = kit("two.weight")
     for layers in ("all", "last-two", "last"):
         assert classifier_slices(only, layers) == (slice(10, 12),)
 
 
-def test_a_model_without_one_is_refused() -> None:
+def test_model_without_dense_layer_is_rejected() -> None:
     with pytest.raises(JobError, match="no fully connected layer"):
         classifier_slices(kit(), "all")

@@ -1,4 +1,4 @@
-"""The graph runner, on graphs that are written by hand: no torch in sight."""
+"""The graph runner, on handwritten graphs without torch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def kit() -> Kit:
     )
 
 
-def test_loss_gradient_and_logits() -> None:
+def test_loss_gradient_and_logits_match_hand_computation() -> None:
     graphs = Graphs(kit(), threads=1)
     vector = np.array([1, 2, 3], np.float32)
     x = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
@@ -82,29 +82,29 @@ def test_loss_gradient_and_logits() -> None:
     np.testing.assert_array_equal(graphs.logits(vector, x), np.array([[1, 1], [2, 2]], np.float32))
 
 
-def test_sessions_are_made_when_they_are_needed() -> None:
+def test_sessions_are_created_on_demand() -> None:
     broken = msgspec.structs.replace(kit(), train=b"not a graph")
     graphs = Graphs(broken)
     assert graphs.logits(np.ones(FEATURES, np.float32), np.ones((1, FEATURES), np.float32)).tolist() == [[3, 3]]
-    with pytest.raises(GraphRefused, match="the training graph is refused: it is no ONNX file"):
+    with pytest.raises(GraphRefused, match="the training graph is rejected: it is not an ONNX file"):
         check_probe(broken, graphs)
 
 
 @pytest.mark.parametrize("labels", [[0, 2], [-1, 0], []])
-def test_labels_out_of_range_are_refused(labels: list[int]) -> None:
+def test_labels_out_of_range_are_rejected(labels: list[int]) -> None:
     x = np.ones((len(labels), FEATURES), np.float32)
     with pytest.raises(DataError, match="labels"):
         Graphs(kit()).loss_and_gradient(np.ones(FEATURES, np.float32), x, np.array(labels, np.int64))
 
 
-def test_probe_is_compared() -> None:
+def test_wrong_probe_values_are_reported() -> None:
     right = kit()
     assert check_probe(right, Graphs(right)) is None
     wrong = msgspec.structs.replace(right, probe=msgspec.structs.replace(right.probe, values=(1.0, 1.0)))
     assert "differs" in (check_probe(wrong, Graphs(wrong)) or "")
 
 
-def test_probe_vector_is_the_formula_over_blocks() -> None:
+def test_probe_vector_equals_its_formula_across_blocks() -> None:
     vector = probe_vector([150_000, 50_000])
     expected = (0.1 * np.sin(np.arange(1, 200_001, dtype=np.float64))).astype(np.float32)
     np.testing.assert_array_equal(vector, expected)
@@ -112,7 +112,7 @@ def test_probe_vector_is_the_formula_over_blocks() -> None:
     assert vector[0] == np.float32(0.08414709848078965)
 
 
-def test_probe_vector_with_a_spread_looks_drawn_and_stays_within_it() -> None:
+def test_probe_vector_with_spread_is_uniform_within_it() -> None:
     sizes, spread = [150_000, 50_000], [0.5, 2.0]
     first, second = np.split(probe_vector(sizes, spread), [150_000])
     for part, most in zip((first, second), spread, strict=True):

@@ -1,4 +1,4 @@
-"""Kits that do not fit themselves are refused before anything is run, and results that do not fit the kit after it."""
+"""Inconsistent kits are rejected before a run, and inconsistent results after it."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ def probed(**fields: Any) -> Kit:
             changed(model=ModelSpec((TensorSpec("w", (1 << 20, 1 << 20)),))),
             "a model of 1 tensors with 1,099,511,627,776",
         ),
-        (changed(model=ModelSpec((TensorSpec("w", (3,)), TensorSpec("w", (3,))))), "two tensors of one name"),
+        (changed(model=ModelSpec((TensorSpec("w", (3,)), TensorSpec("w", (3,))))), "two tensors with the same name"),
         (changed(model=ModelSpec((TensorSpec("w" * 2000, (3,)),))), "a name that is too long"),
-        (changed(linear=("nothing",)), "a layer that is no tensor of the model"),
+        (changed(linear=("nothing",)), "a layer that is not a tensor of the model"),
         (changed(classes=()), "0 classes"),
-        (changed(classes=("a", "a")), "two of one name"),
-        (changed(input=InputSpec((1 << 15, 1 << 15))), "a sample, or noise for it, that is too large"),
-        (changed(noise=((1 << 30,),)), "a sample, or noise for it, that is too large"),
-        (changed(trunk=Trunk(b"", (1 << 10, 1 << 9))), "a trunk that makes 524,288 numbers of a sample"),
+        (changed(classes=("a", "a")), "two with the same name"),
+        (changed(input=InputSpec((1 << 15, 1 << 15))), "a sample or its noise that is too large"),
+        (changed(noise=((1 << 30,),)), "a sample or its noise that is too large"),
+        (changed(trunk=Trunk(b"", (1 << 10, 1 << 9))), "a trunk with 524,288 features for a sample"),
         (probed(y=()), "a probe of 0 rows"),
-        (probed(y=tuple([10] * len(KIT.probe.y))), "labels that are no class"),
-        (probed(x=b"short"), "rows are not of the input's shape"),
+        (probed(y=tuple([10] * len(KIT.probe.y))), "labels that are not classes"),
+        (probed(x=b"short"), "rows do not have the input's shape"),
         (probed(places=()), r"values for 0 places"),
-        (probed(places=tuple([KIT.model.size] * len(KIT.probe.places))), "places outside of the model"),
-        (probed(places=tuple([-1] * len(KIT.probe.places))), "places outside of the model"),
-        (probed(noise_seed=-1), "a probe with -1 as its seed"),
-        (probed(spread=(1.0,)), "the spread of 1 of"),
-        (probed(spread=(math.inf,) * len(KIT.model.tensors)), "an infinite one"),
+        (probed(places=tuple([KIT.model.size] * len(KIT.probe.places))), "places outside the model"),
+        (probed(places=tuple([-1] * len(KIT.probe.places))), "places outside the model"),
+        (probed(noise_seed=-1), "a probe with the seed -1"),
+        (probed(spread=(1.0,)), "spreads for 1 of"),
+        (probed(spread=(math.inf,) * len(KIT.model.tensors)), "an infinite spread"),
     ],
 )
-def test_numbers_and_names_fit_each_other(kit: Kit, words: str) -> None:
-    with pytest.raises(GraphRefused, match=f"the kit is refused: .*{words}"):
+def test_inconsistent_kits_are_rejected(kit: Kit, words: str) -> None:
+    with pytest.raises(GraphRefused, match=f"the kit is rejected: .*{words}"):
         Graphs(kit)
 
 
-def test_the_built_in_kit_is_in_order() -> None:
+def test_built_in_kit_is_valid() -> None:
     check_kit(KIT)
 
 
@@ -68,27 +68,29 @@ def of(data: bytes) -> ModelProto:
     return model
 
 
-def test_graphs_take_and_give_what_the_kit_says() -> None:
+def test_graph_inputs_and_outputs_must_match_the_kit() -> None:
     more = of(KIT.train)
     more.graph.output.append(helper.make_tensor_value_info("x_out", TensorProto.FLOAT, None))
     more.graph.node.append(helper.make_node("Identity", ["x"], ["x_out"]))
-    with pytest.raises(GraphRefused, match="the training graph gives gradient, loss, x_out instead of gradient, loss"):
+    with pytest.raises(
+        GraphRefused, match="the training graph returns gradient, loss, x_out instead of gradient, loss"
+    ):
         step(changed(train=more.SerializeToString()))
     wide = of(KIT.train)
     wide.graph.output[1].type.tensor_type.shape.dim[0].dim_value = KIT.model.size + 1
-    said = f"gives gradient as float32.{KIT.model.size + 1}. instead of float32.{KIT.model.size}."
-    with pytest.raises(GraphRefused, match=said):
+    output = f"returns gradient as float32.{KIT.model.size + 1}. instead of float32.{KIT.model.size}."
+    with pytest.raises(GraphRefused, match=output):
         step(changed(train=wide.SerializeToString()))
     other = of(KIT.predict)
     other.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
     with pytest.raises(
-        GraphRefused, match=r"the prediction graph gives logits as float64\[\?, 10\] instead of float32"
+        GraphRefused, match=r"the prediction graph returns logits as float64\[\?, 10\] instead of float32"
     ):
         answers(changed(predict=other.SerializeToString()))
 
 
-def test_results_of_another_shape_never_leave_the_graphs() -> None:
-    """A graph that declares no shape is found out when it runs."""
+def test_results_of_undeclared_shape_are_rejected_at_run_time() -> None:
+    """A graph without declared shapes is rejected when it runs."""
     train = of(KIT.train)
     del train.graph.output[:]
     train.graph.output.extend(
@@ -113,7 +115,7 @@ def test_results_of_another_shape_never_leave_the_graphs() -> None:
 
 
 def trunk(inputs: dict[str, Any], outputs: dict[str, Any], *, doubled: bool = False) -> bytes:
-    """A trunk that gives back what it takes, or twice of it; with other names and shapes than that, if told."""
+    """Return a trunk that outputs its input, or twice its input, optionally with other names and shapes."""
     values = [
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in named.items()]
         for named in (inputs, outputs)
@@ -125,16 +127,16 @@ def trunk(inputs: dict[str, Any], outputs: dict[str, Any], *, doubled: bool = Fa
     return bytes(helper.make_model(graph, opset_imports=[opset], ir_version=9).SerializeToString())
 
 
-def test_a_trunk_takes_samples_and_gives_features() -> None:
+def test_trunk_must_map_samples_to_features() -> None:
     shape = ["batch", *KIT.input.shape]
     kit = changed(trunk=Trunk(trunk({"x": shape}, {"features": shape}), KIT.input.shape))
     assert np.array_equal(Graphs(kit).features(rows() + 3), rows() + 3)
     for graph, words in (
         (trunk({"z": shape}, {"features": shape}), "the trunk takes z instead of x"),
-        (trunk({"x": shape}, {"gradient": shape}), "the trunk gives gradient instead of features"),
+        (trunk({"x": shape}, {"gradient": shape}), "the trunk returns gradient instead of features"),
         (trunk({"x": shape, "key": [1]}, {"features": shape}), "the trunk takes key, x instead of x"),
         (trunk({"x": shape[:-1]}, {"features": shape}), "the trunk takes x as"),
-        (trunk({"x": shape}, {"features": shape[:-1]}), "the trunk gives features as"),
+        (trunk({"x": shape}, {"features": shape[:-1]}), "the trunk returns features as"),
         (trunk({"x": shape}, {"features": None}, doubled=True), r"a features of float32\(1, 1, 28, 56\) instead of"),
     ):
         with pytest.raises(GraphRefused, match=words):

@@ -1,10 +1,10 @@
-"""BatchNorm's tensors are found by the names in a spec, wherever they stand, and nothing else is."""
+"""BatchNorm tensors are found by name anywhere in a spec, and no others are."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sojourn.model.norm_layers import norm_spec, norms_of, with_norms
+from sojourn.model.layers import norm_spec, norms_of, with_norms
 from sojourn.protocol.spec import ModelSpec, TensorSpec
 from tests.edge_agent.training.kits import compiled, compiled_with_state
 
@@ -18,13 +18,13 @@ OURS = ("norm.weight", "norm.bias", "b.c.weight", "b.c.bias")
 STATISTICS = ("norm.running_mean", "norm.running_var", "b.c.running_mean", "b.c.running_var")
 
 
-def test_a_layer_with_running_statistics_is_meant_with_all_its_tensors() -> None:
+def test_norm_spec_covers_all_tensors_of_batchnorm_layers() -> None:
     found = norm_spec(SPEC)
     assert tuple(tensor.name for tensor in found.tensors) == (*OURS, *STATISTICS)
-    assert (found.state, found.size, found.learnt) == (4, 15, 9)
+    assert (found.state, found.size, found.learned) == (4, 15, 9)
 
 
-def test_numbers_are_taken_out_and_put_back_where_they_were() -> None:
+def test_norm_values_are_extracted_and_restored_in_place() -> None:
     vector, other = np.arange(SPEC.size, dtype=np.float32), np.full(SPEC.size, -1, np.float32)
     made = with_norms(other, norms_of(vector, SPEC), SPEC)
     for name, tensor in SPEC.split(made).items():
@@ -33,7 +33,7 @@ def test_numbers_are_taken_out_and_put_back_where_they_were() -> None:
     assert (other == -1).all()
 
 
-def test_a_compiled_model_has_those_of_its_batchnorm_layers_and_another_has_none() -> None:
+def test_compiled_model_yields_only_its_batchnorm_tensors() -> None:
     found = norm_spec(compiled_with_state().kit.model)
     assert sorted(tensor.shape for tensor in found.tensors) == [(4,)] * 4 + [(6,)] * 4
     assert norm_spec(compiled().kit.model).size == 0

@@ -1,4 +1,4 @@
-"""Scoring models again and again: samples go through a trunk once, if what it makes of them may be kept."""
+"""Repeated scoring runs the trunk once per sample if the features fit into the cache."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from hierarchy.edge.exemplar_view import ExemplarView
 from sojourn.model import scoring
+from sojourn.model.exemplar_view import ExemplarView
 from sojourn.model.exemplars import Exemplars, signature, signature_of
 from sojourn.model.graphs import Graphs, probe_vector
 from sojourn.model.scoring import ScoredSamples, scores_of
@@ -27,7 +27,7 @@ COUNT = 300
 
 
 class CountedTrunk(Graphs):
-    """Graphs that count what goes through their trunk."""
+    """Graphs that count the samples that pass through their trunk."""
 
     rows = 0
 
@@ -42,7 +42,7 @@ def samples() -> Exemplars:
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_a_test_set_goes_through_the_trunk_once(cores: int) -> None:
+def test_test_set_passes_the_trunk_once(cores: int) -> None:
     graphs, plain = CountedTrunk(KIT), Graphs(built_in())
     scored = ScoredSamples(samples(), graphs, cores=cores)
     begun = graphs.rows
@@ -53,8 +53,8 @@ def test_a_test_set_goes_through_the_trunk_once(cores: int) -> None:
     assert graphs.rows == begun
 
 
-def test_features_that_are_too_many_are_made_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "KEPT", 1000)
+def test_features_over_the_memory_limit_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "MAX_CACHED", 1000)
     graphs, plain = CountedTrunk(KIT), Graphs(built_in())
     scored = ScoredSamples(samples(), graphs)
     for times in (1, 2):
@@ -62,7 +62,7 @@ def test_features_that_are_too_many_are_made_each_time(monkeypatch: pytest.Monke
         assert graphs.rows == 1 + times * COUNT
 
 
-def test_a_gate_looks_at_exemplars_through_the_trunk_once() -> None:
+def test_exemplars_pass_the_trunk_once() -> None:
     graphs, plain = CountedTrunk(KIT), Graphs(built_in())
     views = [ExemplarView(KIT, graphs, samples()), ExemplarView(built_in(), plain, samples())]
     begun = graphs.rows

@@ -1,4 +1,4 @@
-"""Strata: the same sample falls into the same one everywhere, by numbers that its task says."""
+"""Strata: a sample belongs to the same stratum on every machine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.jobs.stratifying import strata_in
+from coordinator.jobs.task_data import strata_in
+from sojourn.model.kit_rules import task_errors
 from sojourn.model.strata import counts_by_stratum, members, numbers, strata_of, width
-from sojourn.model.task_rules import objections_to_task
 from sojourn.protocol.spec import InputSpec
 from sojourn.protocol.task import Strata, Target, TaskSpec, Window
 
@@ -22,18 +22,18 @@ SERIES = TaskSpec("forecast", (2, 2), Target((2, 2)), Strata(1), window=Window(3
 X = np.zeros((4, 3), np.float32)
 
 
-def test_one_quantity_falls_into_ranges() -> None:
+def test_one_quantity_is_divided_into_ranges() -> None:
     y = np.array([[-5.0], [0.0], [0.1], [10.1]], np.float32)
     assert strata_of(ONE, X, y).tolist() == [0, 0, 1, 2]
     assert counts_by_stratum(ONE, X, y).tolist() == [2, 1, 1]
 
 
-def test_several_go_to_the_nearest_centre_in_their_own_scale() -> None:
+def test_several_quantities_use_nearest_scaled_centre() -> None:
     y = np.array([[0.9, 10.0], [2.0, 10.0], [0.0, 390.0]], np.float32)
     assert strata_of(TWO, X[:3], y).tolist() == [0, 0, 1]
 
 
-def test_a_sample_with_several_labels_is_in_several() -> None:
+def test_multilabel_sample_belongs_to_several_strata() -> None:
     task = TaskSpec("multilabel", (2,), Target((2,)), Strata(2))
     y = np.array([[1, 1], [0, 1], [0, 0]], np.float32)
     assert members(task, X[:3], y).tolist() == [[True, True], [False, True], [False, False]]
@@ -41,7 +41,7 @@ def test_a_sample_with_several_labels_is_in_several() -> None:
     assert strata_of(task, X[:3], y).tolist() == [0, 1, 0]
 
 
-def test_the_numbers_of_each_kind() -> None:
+def test_each_task_kind_has_its_own_stratum_features() -> None:
     parts = numbers(SHAPES, np.arange(10.0).reshape(1, 10), np.zeros(1))
     assert parts.tolist() == [[0.5, 2.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]]
     shares = numbers(TOKENS, np.array([[0, 1, 2, 15]]), np.zeros((1, 4)))
@@ -52,7 +52,7 @@ def test_the_numbers_of_each_kind() -> None:
     assert [width(task, spec) for task in (SHAPES, TOKENS, SERIES, ONE, TWO)] == [8, 8, 2, 1, 2]
 
 
-def test_ranges_hold_equally_many_and_clusters_are_found_again() -> None:
+def test_ranges_are_balanced_and_clusters_are_recovered() -> None:
     y = np.arange(100, dtype=np.float32).reshape(-1, 1)
     x = np.zeros((100, 1))
     found = msgspec.structs.replace(ONE, strata=strata_in(ONE, x, y, 4, 1))
@@ -73,24 +73,24 @@ def test_ranges_hold_equally_many_and_clusters_are_found_again() -> None:
     ("changes", "reason"),
     [
         ({"strata": Strata(3, edges=(0.0,))}, "3 strata with 1 edges"),
-        ({"strata": Strata(3, edges=(1.0, 1.0))}, "do not rise"),
-        ({"strata": Strata(3, edges=(1.0, float("nan")))}, "no numbers"),
+        ({"strata": Strata(3, edges=(1.0, 1.0))}, "do not increase"),
+        ({"strata": Strata(3, edges=(1.0, float("nan")))}, "not valid numbers"),
         ({"strata": Strata(5000)}, "5000 strata"),
-        ({"strata": Strata(2, centres=((1.0,), (2.0, 3.0)), scale=(1.0,))}, "several sizes"),
-        ({"strata": Strata(2, centres=((1.0, 1.0), (2.0, 3.0)), scale=(1.0, 0.0))}, "no numbers"),
+        ({"strata": Strata(2, centres=((1.0,), (2.0, 3.0)), scale=(1.0,))}, "different sizes"),
+        ({"strata": Strata(2, centres=((1.0, 1.0), (2.0, 3.0)), scale=(1.0, 0.0))}, "not valid numbers"),
         ({"strata": Strata(2, centres=((1.0, 1.0), (2.0, 3.0)), scale=(1.0, 1.0))}, "by 2 numbers"),
         ({"blind": 0.0}, "blind"),
         ({"blind": float("inf")}, "blind"),
         ({"names": ("a" * 2000,)}, "too long"),
-        ({"output": (2,)}, "targets of another kind"),
-        ({"target": Target((1,), "int64")}, "targets of another kind"),
-        ({"target": None}, "targets of another kind"),
+        ({"output": (2,)}, "targets that do not fit"),
+        ({"target": Target((1,), "int64")}, "targets that do not fit"),
+        ({"target": None}, "targets that do not fit"),
         ({"window": Window(3, 1)}, "a window"),
         ({"ranges": ((1.0, 0.0),)}, "ranges"),
         ({"output": (1 << 30,), "target": Target((1 << 30,))}, "1,073,741,824 numbers"),
     ],
 )
-def test_a_task_of_a_peer_that_makes_no_sense_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_invalid_task_from_a_peer_is_rejected(changes: dict[str, Any], reason: str) -> None:
     spec = InputSpec((3,))
-    assert not [*objections_to_task(ONE, spec, 0)]
-    assert any(reason in text for text in objections_to_task(msgspec.structs.replace(ONE, **changes), spec, 0))
+    assert not [*task_errors(ONE, spec, 0)]
+    assert any(reason in text for text in task_errors(msgspec.structs.replace(ONE, **changes), spec, 0))

@@ -1,14 +1,14 @@
-"""Times that are looked after: those put off go off early, those forgotten never."""
+"""Timers: postponed ones fire early, dropped ones never."""
 
 from __future__ import annotations
 
 import random
 
-from sojourn.node.alarm import Alarm
+from sojourn.node.pending import TimerHeap
 
 
-def test_it_goes_off_in_order_of_time_and_once() -> None:
-    alarm: Alarm[str] = Alarm()
+def test_timers_fire_once_in_order_of_time() -> None:
+    alarm: TimerHeap[str] = TimerHeap()
     assert alarm.wake_at() is None
     alarm.set("late", 9.0)
     alarm.set("soon", 3.0)
@@ -20,8 +20,8 @@ def test_it_goes_off_in_order_of_time_and_once() -> None:
     assert alarm.wake_at() is None
 
 
-def test_an_earlier_time_counts_and_a_later_one_waits_until_it_is_set_again() -> None:
-    alarm: Alarm[str] = Alarm()
+def test_earlier_time_replaces_later_and_not_vice_versa() -> None:
+    alarm: TimerHeap[str] = TimerHeap()
     alarm.set("a", 5.0)
     alarm.set("a", 2.0)
     alarm.set("a", 8.0)
@@ -31,8 +31,8 @@ def test_an_earlier_time_counts_and_a_later_one_waits_until_it_is_set_again() ->
     assert alarm.due(8.0) == ["a"]
 
 
-def test_what_is_forgotten_does_not_go_off() -> None:
-    alarm: Alarm[str] = Alarm()
+def test_forgotten_timer_does_not_fire() -> None:
+    alarm: TimerHeap[str] = TimerHeap()
     alarm.set("a", 1.0)
     alarm.forget("a")
     alarm.forget("a")
@@ -42,9 +42,9 @@ def test_what_is_forgotten_does_not_go_off() -> None:
     assert alarm.due(1.0) == ["a"]
 
 
-def test_nobody_is_looked_after_too_late() -> None:
+def test_random_timers_never_fire_late() -> None:
     draw = random.Random(1)
-    alarm: Alarm[int] = Alarm()
+    alarm: TimerHeap[int] = TimerHeap()
     wanted: dict[int, float] = {}
     for now in range(500):
         who, when = draw.randrange(20), now + draw.randrange(1, 30)

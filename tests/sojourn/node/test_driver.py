@@ -1,4 +1,4 @@
-"""A coordinator whose disk is full answers operators, and does all else in order when there is room."""
+"""A coordinator with a full disk answers operators, and processes everything else in order once there is room."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from sojourn.errors import DiskFull
 from sojourn.node.driver import Driver
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack
-from sojourn.protocol.messages import Birth, Inspect, Jobs, Refused, Stop, Submit
+from sojourn.protocol.messages import Birth
+from sojourn.protocol.operator_messages import Inspect, Jobs, Refused, Stop, Submit
 from sojourn.protocol.topics import Address
 from sojourn.store.journal import MemoryStore
 from tests.coordinator.machine.cloud_bench import text
@@ -19,7 +20,7 @@ OPERATOR = Address("cloud", "operator")
 
 
 class FullStore(MemoryStore):
-    """A store that can write nothing until there is room."""
+    """A store that cannot write until there is room."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,12 +28,12 @@ class FullStore(MemoryStore):
 
     def append(self, record: bytes, *, sync: bool = False) -> None:
         if self.full:
-            raise DiskFull("writing journal: no space is left on the disk; free some and it goes on")
+            raise DiskFull("writing journal: the disk is full; free some space to continue")
         super().append(record, sync=sync)
 
 
 class FullBed(Bed):
-    """A coordinator and its driver. `pauses` is what happens in each pause while the disk is full."""
+    """A coordinator and its driver. `pauses` are the actions in each pause while the disk is full."""
 
     def __init__(self) -> None:
         self.full, self.pauses = FullStore(), list[Any]()
@@ -58,7 +59,7 @@ class FullBed(Bed):
         self.full.full = False
 
 
-def test_operators_are_answered_while_the_disk_is_full() -> None:
+def test_full_disk_is_reported_to_operators_until_freed() -> None:
     bed = FullBed()
     bed.full.full = True
     bed.pauses = [lambda: bed.ask(Inspect("a")), lambda: bed.ask(Submit("b", text("other"))), bed.room]
@@ -69,12 +70,12 @@ def test_operators_are_answered_while_the_disk_is_full() -> None:
     assert isinstance(submitted, Refused)
     assert (asked.ticket, submitted.ticket) == ("a", "b")
     assert asked.reason.startswith("the disk of coordinator 'c' is full")
-    assert "free some space on that machine, then ask again" in asked.reason
+    assert "Free disk space on that machine, then try again" in asked.reason
     assert (type(done), done.ticket) == (Jobs, "first")
     assert set(bed.machine.state.jobs) == {"job"}
 
 
-def test_what_comes_while_the_disk_is_full_is_done_in_order_when_there_is_room() -> None:
+def test_events_during_full_disk_run_in_order_afterwards() -> None:
     bed = FullBed()
     bed.full.full = True
     bed.pauses = [lambda: bed.here("s0", "s1", "s2"), bed.room]

@@ -1,4 +1,4 @@
-"""Pulling blobs: resume, windows, lies, grants."""
+"""Fetching blobs: resume, windows, wrong data, grants."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import random
 import pytest
 
 from sojourn.errors import DiskFull
-from sojourn.node.exchange import LARGEST, WINDOW, Exchange
+from sojourn.node.exchange import MAX_BLOB_BYTES, WINDOW, Exchange
 from sojourn.node.machine import Pulled, PullFailed
-from sojourn.protocol.messages import Chunk, Fetch, FetchHashes, Gone, Hashes, Message
+from sojourn.protocol.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
+from sojourn.protocol.registry import Message
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import LEAF, FolderBlobs, digest_of, leaf_hashes, ref_of
@@ -22,7 +23,7 @@ LIMIT = 100_000
 
 
 class Pair:
-    """Two exchanges and the messages between them, to be delivered by hand."""
+    """Two exchanges and the messages between them, delivered step by step."""
 
     def __init__(self, giver=None, taker=None, limit: int = LIMIT) -> None:
         self.wire: list[tuple[Address, Message]] = []
@@ -79,7 +80,7 @@ def test_blobs_of_all_sizes_arrive(size, kind, tmp_path) -> None:
     assert pair.taker.wake_at() is None
 
 
-def test_what_is_here_is_not_fetched() -> None:
+def test_local_blob_is_not_fetched() -> None:
     pair = Pair()
     ref = pair.give(b"data")
     pair.taker_blobs.put(b"data")
@@ -88,7 +89,7 @@ def test_what_is_here_is_not_fetched() -> None:
     assert pair.wire == []
 
 
-def test_no_more_than_a_window_is_in_flight() -> None:
+def test_in_flight_chunks_stay_within_the_window() -> None:
     pair = Pair()
     pair.pull(pair.give(os.urandom(200 * LEAF)))
     flying = most = 0
@@ -106,7 +107,7 @@ def test_no_more_than_a_window_is_in_flight() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_lost_repeated_and_reordered_chunks_do_not_matter(seed) -> None:
+def test_lost_repeated_and_reordered_chunks_are_tolerated(seed) -> None:
     draw = random.Random(seed)
     pair = Pair()
     data = os.urandom(90 * LEAF + 1)
@@ -124,7 +125,7 @@ def test_lost_repeated_and_reordered_chunks_do_not_matter(seed) -> None:
     assert pair.taker_blobs.read(ref.digest) == data
 
 
-def test_a_transfer_goes_on_after_a_restart(tmp_path) -> None:
+def test_transfer_resumes_after_restart(tmp_path) -> None:
     data = os.urandom(40 * LEAF)
     first = Pair(taker=FolderBlobs(tmp_path))
     ref = first.give(data)
@@ -142,7 +143,7 @@ def test_a_transfer_goes_on_after_a_restart(tmp_path) -> None:
     assert second.taker_blobs.read(ref.digest) == data
 
 
-def test_a_spoiled_chunk_is_asked_for_again() -> None:
+def test_corrupt_chunk_is_fetched_again() -> None:
     pair = Pair()
     data = os.urandom(10 * LEAF)
     ref = pair.give(data)
@@ -172,16 +173,16 @@ def test_a_spoiled_chunk_is_asked_for_again() -> None:
         lambda hashes: hashes[:33],
     ],
 )
-def test_wrong_hashes_only_cost_time(lie) -> None:
+def test_wrong_hashes_only_delay_the_transfer(lie) -> None:
     pair = Pair()
     data = os.urandom(6 * LEAF)
     ref = pair.give(data)
     pair.pull(ref)
-    told: list[int] = []
+    reported: list[int] = []
 
     def spoil(message) -> bool:
-        if isinstance(message, Hashes) and not told:
-            told.append(1)
+        if isinstance(message, Hashes) and not reported:
+            reported.append(1)
             wrong = Hashes(message.digest, message.first, lie(message.hashes))
             pair.outcomes += pair.taker.handle(EDGE, wrong, pair.now)[0]
             return False
@@ -192,7 +193,7 @@ def test_wrong_hashes_only_cost_time(lie) -> None:
     assert pair.taker_blobs.read(ref.digest) == data
 
 
-def test_long_lists_of_hashes_come_in_parts() -> None:
+def test_long_hash_lists_are_sent_in_parts() -> None:
     pair = Pair(limit=40_000)
     data = bytes(1500 * LEAF)
     ref = pair.give(data)
@@ -204,14 +205,14 @@ def test_long_lists_of_hashes_come_in_parts() -> None:
     assert pair.outcomes == [Pulled(ref.digest)]
 
 
-def test_who_was_not_given_a_reference_gets_gone() -> None:
+def test_fetch_without_a_grant_is_answered_with_gone() -> None:
     pair = Pair()
     ref = pair.give(b"secret")
     pair.giver.handle(OTHER, Fetch(ref.digest, 0, 1), 0.0)
     assert pair.wire == [(EDGE, Gone(ref.digest))]
 
 
-def test_what_is_no_longer_there_is_gone() -> None:
+def test_deleted_blob_fails_the_pull() -> None:
     pair = Pair()
     ref = pair.give(b"data" * 20_000)
     pair.giver_blobs.sweep(set())
@@ -220,7 +221,7 @@ def test_what_is_no_longer_there_is_gone() -> None:
     assert pair.outcomes == [PullFailed(ref.digest, "gone")]
 
 
-def test_what_is_forgotten_loses_its_grants_and_transfers() -> None:
+def test_forget_ends_grants_and_transfers() -> None:
     pair = Pair()
     kept, dropped = pair.give(b"kept"), pair.give(b"dropped")
     pair.giver.forget({kept.digest})
@@ -234,14 +235,14 @@ def test_what_is_forgotten_loses_its_grants_and_transfers() -> None:
 
 @pytest.mark.parametrize("message", [FetchHashes, lambda digest, first: Fetch(digest, first, 1024)])
 @pytest.mark.parametrize("first", [4, 5, 1000, (1 << 53) - 1])
-def test_asking_beyond_the_end_is_harmless(message, first, tmp_path) -> None:
+def test_request_beyond_the_end_is_ignored(message, first, tmp_path) -> None:
     pair = Pair(giver=FolderBlobs(tmp_path))
     ref = pair.give(bytes(4 * LEAF))
     pair.giver.handle(DEVICE, message(ref.digest, first), 0.0)
     assert pair.wire == []
 
 
-def test_only_the_source_is_listened_to() -> None:
+def test_messages_from_other_than_the_source_are_ignored() -> None:
     pair = Pair()
     ref = pair.give(bytes(100_000))
     pair.pull(ref)
@@ -249,7 +250,7 @@ def test_only_the_source_is_listened_to() -> None:
     assert pair.taker.pulling() == {ref.digest}
 
 
-def test_chunks_nobody_asked_for_are_dropped() -> None:
+def test_unrequested_chunks_are_dropped() -> None:
     pair = Pair()
     assert pair.taker.handle(EDGE, Chunk(bytes(32), 0, b"data"), 0.0) == ([], False)
     ref = pair.give(os.urandom(3 * LEAF))
@@ -259,15 +260,15 @@ def test_chunks_nobody_asked_for_are_dropped() -> None:
     assert pair.outcomes == [Pulled(ref.digest)]
 
 
-@pytest.mark.parametrize("ref", [Ref(bytes(32), 0), Ref(bytes(32), LARGEST + 1), Ref(bytes(32), (1 << 53) - 1)])
-def test_blobs_that_cannot_be_are_not_fetched(ref) -> None:
+@pytest.mark.parametrize("ref", [Ref(bytes(32), 0), Ref(bytes(32), MAX_BLOB_BYTES + 1), Ref(bytes(32), (1 << 53) - 1)])
+def test_impossible_blobs_are_not_fetched(ref) -> None:
     pair = Pair()
     pair.pull(ref)
     assert pair.outcomes == [PullFailed(ref.digest, "gone")]
     assert not pair.taker_blobs.has(ref.digest)
 
 
-def test_a_wrong_blob_of_one_leaf_never_counts() -> None:
+def test_wrong_single_leaf_blob_is_rejected() -> None:
     pair = Pair()
     pair.pull(Ref(digest_of(b"right"), 5))
     assert pair.taker.handle(EDGE, Chunk(digest_of(b"right"), 0, b"wrong"), 0.0) == ([], False)
@@ -275,7 +276,7 @@ def test_a_wrong_blob_of_one_leaf_never_counts() -> None:
 
 
 @pytest.mark.parametrize("when", ["write", "add_hashes"])
-def test_a_full_disk_fails_the_pull_and_what_is_there_counts_later(when, tmp_path, monkeypatch) -> None:
+def test_full_disk_fails_the_pull_and_a_retry_resumes(when, tmp_path, monkeypatch) -> None:
     pair = Pair(taker=FolderBlobs(tmp_path))
     data = os.urandom(10 * LEAF)
     ref = pair.give(data)
@@ -294,7 +295,7 @@ def test_a_full_disk_fails_the_pull_and_what_is_there_counts_later(when, tmp_pat
     assert pair.taker_blobs.read(ref.digest) == data
 
 
-def test_another_source_takes_over() -> None:
+def test_pull_moves_to_another_source() -> None:
     pair = Pair()
     ref = pair.give(os.urandom(5 * LEAF))
     pair.outcomes += pair.taker.pull(ref, OTHER, 0.0)
@@ -304,7 +305,7 @@ def test_another_source_takes_over() -> None:
     assert pair.outcomes == [Pulled(ref.digest)]
 
 
-def test_asking_again_slows_down() -> None:
+def test_retries_back_off() -> None:
     pair = Pair()
     pair.pull(Ref(digest_of(b"never"), 5))
     pauses = []
@@ -316,7 +317,7 @@ def test_asking_again_slows_down() -> None:
     assert pauses == [2, 4, 8, 15, 15, 15]
 
 
-def test_a_wrong_list_that_an_earlier_process_left_is_begun_anew(tmp_path) -> None:
+def test_wrong_hash_list_from_earlier_process_is_discarded(tmp_path) -> None:
     data = bytes(3 * LEAF)
     ref = ref_of(data)
     FolderBlobs(tmp_path / "taker").partial(ref.digest, ref.size).add_hashes(0, bytes(3 * 32))

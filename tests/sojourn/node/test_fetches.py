@@ -1,11 +1,11 @@
-"""Who waits for which blobs."""
+"""Keys that wait for blobs."""
 
 from __future__ import annotations
 
-from sojourn.node.fetches import Fetches
+from sojourn.node.pending import Fetches
 
 
-def test_who_has_all_is_told_in_the_order_of_asking() -> None:
+def test_waiters_are_returned_in_request_order() -> None:
     fetches: Fetches[str] = Fetches()
     fetches.wait("b", [b"1", b"2"])
     fetches.wait("a", [b"2", b"2"])
@@ -16,7 +16,7 @@ def test_who_has_all_is_told_in_the_order_of_asking() -> None:
     assert (fetches._waiting, fetches._lacking) == ({}, {})
 
 
-def test_who_asks_anew_or_is_forgotten_waits_for_nothing_else() -> None:
+def test_new_request_or_forget_replaces_earlier_waits() -> None:
     fetches: Fetches[str] = Fetches()
     fetches.wait("a", [b"1", b"2"])
     fetches.wait("b", [b"1"])

@@ -1,4 +1,4 @@
-"""Two agents of one name on a real broker: the edge server finds out, and not when one of them only restarts."""
+"""Two agents of one name on a real broker: the edge server detects them, but not a restart of one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from edge_agent.agent import Agent
 from hierarchy.edge.server import EdgeServer
-from sojourn.brokers.run import start_broker
+from sojourn.brokers.local_broker import start_broker
 from sojourn.links.mqtt import MqttLink
 from sojourn.links.settings import BrokerSettings, LocalBroker
 from sojourn.node.driver import Driver
 from sojourn.node.node import Node
 from sojourn.store.journal import MemoryStore
 from tests.sojourn.brokers.brokers import make_hasty
-from tests.sojourn.node.test_node import FLEET, OFFER, Nobody
+from tests.sojourn.node.test_node import FLEET, OFFER, IdleWorkers
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def running(machine: Machine, broker: BrokerSettings, store: MemoryStore | None = None) -> Iterator[Driver]:
-    """A node on a broker, until the end."""
+    """Run a node on a broker until the end of the block."""
     link = MqttLink(broker, machine.address.name)
     links = dict.fromkeys(("device", "edge", "cloud"), link)
-    driver = Driver(Node(FLEET, machine, store or MemoryStore(), links, Nobody()))  # type: ignore[arg-type]
+    driver = Driver(Node(FLEET, machine, store or MemoryStore(), links, IdleWorkers()))  # type: ignore[arg-type]
     thread = threading.Thread(target=driver.run)
     thread.start()
     try:
@@ -46,7 +46,7 @@ def an_agent() -> Agent:
     return Agent("pi-1", OFFER, edges=frozenset({"e"}))
 
 
-def test_two_agents_of_one_name_are_found_and_restarts_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_clash_is_detected_and_restarts_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_hasty(monkeypatch)
     with start_broker(LocalBroker(kind="mosquitto"), tmp_path) as broker, ExitStack() as nodes:
         settings = BrokerSettings(host=broker.host, port=broker.port)
@@ -55,9 +55,9 @@ def test_two_agents_of_one_name_are_found_and_restarts_are_not(tmp_path: Path, m
         members = edge.roster.members
         for boot in range(1, 6):
             with running(an_agent(), settings, store):
-                wait_until(lambda: "pi-1" in members and members["pi-1"].epoch.count == boot, "the agent is here")  # noqa: B023
+                wait_until(lambda: "pi-1" in members and members["pi-1"].epoch.count == boot, "the agent to be online")  # noqa: B023
                 assert not members["pi-1"].clash
-            wait_until(lambda: "pi-1" not in members, "the agent is gone")
+            wait_until(lambda: "pi-1" not in members, "the agent to be offline")
         for _ in range(2):
             nodes.enter_context(running(an_agent(), settings))
         wait_until(lambda: "pi-1" in members and members["pi-1"].clash, "the edge server knows of two agents")

@@ -1,4 +1,4 @@
-"""A node performs effects in order, survives rubbish at its inbox, and waits for a disk that is full."""
+"""A node performs effects in order, survives invalid messages, and waits while the disk is full."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.machine.coordinator import Coordinator
 from edge_agent.agent import Agent
-from edge_agent.training.work import Train
+from edge_agent.training.messages import Train
 from hierarchy.edge.server import EdgeServer
 from sojourn.errors import DiskFull, LinkError
 from sojourn.links.link import Link
-from sojourn.node.machine import DidNot, Do, Linked
-from sojourn.node.name_clashes import CLASH_SECONDS
+from sojourn.node.machine import LinkUp, StartWork, WorkFailed
 from sojourn.node.node import Node
+from sojourn.node.peers import CLASH_SECONDS
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack, unpack
 from sojourn.protocol.messages import (
@@ -52,7 +52,7 @@ OFFER = Offer("1", "m", "r", 1, 0, ("sgd",), "npz")
 
 
 class Wire:
-    """A link that remembers what was published."""
+    """A link that remembers the published messages."""
 
     payload_limit = 60_000
 
@@ -81,7 +81,7 @@ class Wire:
         return found
 
 
-class Nobody:
+class IdleWorkers:
     """Workers that never finish."""
 
     def __init__(self) -> None:
@@ -96,10 +96,10 @@ class Nobody:
 
 
 class Bed:
-    """A node on wires."""
+    """A node on recorded links."""
 
     def __init__(self, machine, store=None, pause=None) -> None:
-        self.machine, self.wire, self.workers = machine, Wire(), Nobody()
+        self.machine, self.wire, self.workers = machine, Wire(), IdleWorkers()
         self.kind = ""
         self.links: dict[topics.Role, Link] = dict.fromkeys(("device", "edge", "cloud"), self.wire)
         del self.links[machine.address.role if machine.address.role != "cloud" else "device"]
@@ -107,7 +107,7 @@ class Bed:
         self.node = Node(FLEET, machine, store or MemoryStore(), self.links, self.workers, **kwargs)
         self.node.start(0.0, lambda event: None)
 
-    def say(self, sender: str, message, epoch=EPOCH, now=1.0) -> None:
+    def report(self, sender: str, message, epoch=EPOCH, now=1.0) -> None:
         self.raw(topics.inbox(FLEET, self.node.address, sender), pack(Packet(1, epoch, message)), now)
 
     def raw(self, topic: str, payload: bytes, now=1.0) -> None:
@@ -150,7 +150,7 @@ def bed(request):
     return made
 
 
-def test_a_birth_is_said_on_every_connect(bed) -> None:
+def test_birth_is_published_on_every_connect(bed) -> None:
     for _ in range(2):
         bed.node.link_up(bed.wire, 0.0)
     births = [payload for topic, payload, retain in bed.wire.published if topic.endswith("/state") and retain]
@@ -161,7 +161,7 @@ def test_a_birth_is_said_on_every_connect(bed) -> None:
     assert b"death" in will.payload
 
 
-def test_closing_says_goodbye(bed) -> None:
+def test_close_publishes_death_before_the_link_closes(bed) -> None:
     bed.node.close()
     topic, payload, retain = bed.wire.published[-2]
     assert topic == topics.state(FLEET, bed.node.address)
@@ -171,12 +171,12 @@ def test_closing_says_goodbye(bed) -> None:
 
 
 def check_untouched(bed, action) -> None:
-    """It is counted and dropped; the state stays as it was, and nothing is sent."""
-    state, sent, dropped = bed.machine.snapshot(), len(bed.wire.published), bed.node.dropped.total()
+    """Check that a message is counted and dropped: the state is unchanged, and nothing is sent."""
+    state, sent, dropped = bed.machine.snapshot(), len(bed.wire.published), bed.node.reception.dropped.total()
     action()
     assert bed.machine.snapshot() == state
     assert len(bed.wire.published) == sent
-    assert bed.node.dropped.total() == dropped + 1
+    assert bed.node.reception.dropped.total() == dropped + 1
 
 
 @pytest.mark.parametrize(
@@ -194,25 +194,25 @@ def check_untouched(bed, action) -> None:
         "a/b/c/d/e/f/g",
     ],
 )
-def test_topics_that_are_not_ours(bed, topic) -> None:
+def test_foreign_topics_are_ignored(bed, topic) -> None:
     check_untouched(bed, lambda: bed.raw(topic, pack(Packet(1, EPOCH, Gone(bytes(32))))))
 
 
-def test_messages_for_others_are_dropped(bed) -> None:
+def test_messages_for_other_nodes_are_dropped(bed) -> None:
     for to in (Address("device", "other"), Address("edge", "other"), Address("cloud", "other")):
         topic, data = topics.inbox(FLEET, to, "e"), pack(Packet(1, EPOCH, Gone(bytes(32))))
         check_untouched(bed, lambda topic=topic, data=data: bed.raw(topic, data))
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
-def test_every_message_from_everybody_is_answered_or_dropped_but_never_fatal(bed, message) -> None:
+def test_every_message_from_every_sender_is_survived(bed, message) -> None:
     for sender in SENDERS[bed.kind]:
         for _ in range(2):
-            bed.say(sender, message)
+            bed.report(sender, message)
     bed.node.tick(2.0)
 
 
-def test_rubbish_at_every_inbox(bed) -> None:
+def test_random_bytes_in_any_inbox_are_survived(bed) -> None:
     draw = random.Random(1)
     packets = [pack(Packet(1, EPOCH, message)) for message in EXAMPLES]
     for turn in range(1500):
@@ -231,13 +231,13 @@ def test_rubbish_at_every_inbox(bed) -> None:
         sender = draw.choice(SENDERS[bed.kind])
         bed.raw(topics.inbox(FLEET, bed.node.address, sender), bytes(data), float(turn))
         bed.raw(topics.state(FLEET, Address(draw.choice(("device", "edge", "cloud")), "x")), bytes(data), float(turn))
-    assert bed.node.dropped.total() > 1000
+    assert bed.node.reception.dropped.total() > 1000
     bed.node.tick(5000.0)
     type(bed.machine.state)  # still there
     assert isinstance(bed.machine.snapshot(), bytes)
 
 
-def test_fields_of_wrong_types_at_every_inbox(bed) -> None:
+def test_wrong_field_types_in_any_inbox_are_survived(bed) -> None:
     odd: list[Any] = [
         None, True, -1, 2**63, 1.5, float("nan"), "", "x" * 3000, b"", [], [[]], {}, {"a": {}}, [1, 2, 3], bytes(32),
     ]  # fmt: skip
@@ -248,38 +248,38 @@ def test_fields_of_wrong_types_at_every_inbox(bed) -> None:
                 data = msgpack.packb({**plain, field: value})
                 for sender in SENDERS[bed.kind]:
                     bed.raw(topics.inbox(FLEET, bed.node.address, sender), data)
-    assert bed.node.dropped.total() > 1000
+    assert bed.node.reception.dropped.total() > 1000
 
 
-def test_deep_and_large_packets(bed) -> None:
+def test_deep_and_large_packets_are_dropped(bed) -> None:
     topic = topics.inbox(FLEET, bed.node.address, SENDERS[bed.kind][0])
     for data in (b"\x91" * 100_000, b"\x81\xa1a" * 50_000, bytes((8 << 20) + 1), b"\xdd\x7f\xff\xff\xff", b""):
         check_untouched(bed, lambda data=data: bed.raw(topic, data))
 
 
-def test_what_is_dropped_is_said_once(bed, caplog) -> None:
+def test_dropped_messages_are_logged_once(bed, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(50):
             bed.raw(topics.inbox(FLEET, bed.node.address, SENDERS[bed.kind][0]), b"rubbish")
-    assert bed.node.dropped.total() == 50
+    assert bed.node.reception.dropped.total() == 50
     assert sum("dropped a message" in record.message for record in caplog.records) == 1
 
 
-def test_only_the_edge_servers_that_were_named_may_write_to_a_device() -> None:
+def test_only_configured_edge_servers_may_write_to_a_device() -> None:
     bed = agent()
-    check_untouched(bed, lambda: bed.say("x", visit()))
-    bed.say("e", visit())
+    check_untouched(bed, lambda: bed.report("x", visit()))
+    bed.report("e", visit())
     assert bed.machine.state.held
 
 
-def test_a_role_cannot_send_what_is_not_its_own() -> None:
+def test_messages_not_allowed_for_the_sender_role_are_dropped() -> None:
     bed = edge()
     progress = Progress(VisitId("j", 1, 0, 0, (1, 1)), "training", 0, 0)
     for sender, message in (("d", RosterAsk()), ("d", EXAMPLES[16]), ("c", progress)):
-        check_untouched(bed, lambda sender=sender, message=message: bed.say(sender, message))
+        check_untouched(bed, lambda sender=sender, message=message: bed.report(sender, message))
 
 
-def test_presence_is_taken_only_from_roles_that_are_watched() -> None:
+def test_presence_is_accepted_only_from_watched_roles() -> None:
     bed = edge()
     bed.presence(Address("device", "d"), Birth(OFFER))
     assert set(bed.machine.roster.members) == {"d"}
@@ -287,21 +287,21 @@ def test_presence_is_taken_only_from_roles_that_are_watched() -> None:
         check_untouched(bed, lambda who=who: bed.presence(who, Birth()))
 
 
-def test_who_was_removed_is_gone_and_may_come_back_as_another() -> None:
+def test_removed_device_leaves_and_may_return_with_a_new_epoch() -> None:
     bed = edge()
     device = Address("device", "d")
     bed.presence(device, Birth(OFFER), Epoch(7, b"x" * 8))
     bed.raw(topics.state(FLEET, device), b"")
     assert bed.machine.roster.members == {}
-    bed.raw(topics.state(FLEET, device), b"")  # said twice, it is nothing new
+    bed.raw(topics.state(FLEET, device), b"")  # repeated, it is ignored
     bed.presence(device, Birth(OFFER), Epoch(1, b"y" * 8))
     assert set(bed.machine.roster.members) == {"d"}
     progress = Progress(VisitId("j", 1, 0, 0, (1, 1)), "training", 0, 0)
-    bed.say("d", progress, Epoch(1, b"y" * 8))
-    assert not bed.node.dropped
+    bed.report("d", progress, Epoch(1, b"y" * 8))
+    assert not bed.node.reception.dropped
 
 
-def test_an_edge_server_that_was_removed_reaches_nobody_any_more() -> None:
+def test_removed_edge_server_is_no_longer_listed() -> None:
     bed = cloud()
     bed.presence(Address("edge", "e"), Birth())
     assert bed.machine.sites.unread(0.0) == ["e"]
@@ -309,7 +309,7 @@ def test_an_edge_server_that_was_removed_reaches_nobody_any_more() -> None:
     assert bed.machine.sites.unread(0.0) == []
 
 
-def test_a_death_counts_only_for_the_boot_it_names() -> None:
+def test_death_counts_only_for_the_boot_it_names() -> None:
     bed = edge()
     device = Address("device", "d")
     bed.presence(device, Birth(OFFER), Epoch(2, b"second##"))
@@ -325,59 +325,59 @@ def test_messages_of_an_earlier_boot_are_dropped() -> None:
     bed = edge()
     bed.presence(Address("device", "d"), Birth(OFFER), Epoch(7, b"12345678"))
     declined = Declined(VisitId("job", 1, 0, 0, (1, 1)), "hot", "")
-    check_untouched(bed, lambda: bed.say("d", declined, Epoch(6, b"12345678")))
-    bed.say("d", declined, Epoch(7, b"12345678"))
-    bed.say("d", declined, Epoch(8, b"12345678"))
-    assert bed.node.dropped.total() == 1
+    check_untouched(bed, lambda: bed.report("d", declined, Epoch(6, b"12345678")))
+    bed.report("d", declined, Epoch(7, b"12345678"))
+    bed.report("d", declined, Epoch(8, b"12345678"))
+    assert bed.node.reception.dropped.total() == 1
 
 
-def test_a_store_that_was_lost_counts_from_one_again() -> None:
+def test_lost_store_may_restart_its_boot_count() -> None:
     bed = edge()
     device = Address("device", "d")
     bed.presence(device, Birth(OFFER), Epoch(7, b"12345678"))
     bed.presence(device, Birth(OFFER), Epoch(1, b"abcdefgh"))
-    bed.say("d", Declined(VisitId("job", 1, 0, 0, (1, 1)), "hot", ""), Epoch(1, b"abcdefgh"))
-    assert not bed.node.dropped
+    bed.report("d", Declined(VisitId("job", 1, 0, 0, (1, 1)), "hot", ""), Epoch(1, b"abcdefgh"))
+    assert not bed.node.reception.dropped
 
 
-def test_small_blobs_ride_along_and_are_verified() -> None:
+def test_inline_blobs_are_stored_and_verified() -> None:
     bed = agent()
-    bed.say("e", visit())
+    bed.report("e", visit())
     assert bed.workers.begun
     assert bed.node.store.blobs.read(digest_of(b"model")) == b"model"
     wrong = visit((1, 2))
     wrong.vectors["model"] = Ref(digest_of(b"model"), 5, "float32", inline=b"Model")
-    check_untouched(bed, lambda: bed.say("e", wrong))
+    check_untouched(bed, lambda: bed.report("e", wrong))
 
 
-def test_a_blob_rides_to_a_node_once_and_is_fetched_if_it_was_lost() -> None:
+def test_blob_is_inlined_once_per_node_and_fetched_if_lost() -> None:
     bed = edge()
     for name in ("d1", "d2"):
         bed.presence(Address("device", name), Birth(OFFER))
     graph, card = (Ref(ref.digest, ref.size, inline=data) for data in (b"graph", b"card") for ref in [ref_of(data)])
     order = sign(Order("f", "digits", 1, 1, None), Signer(Ed25519PrivateKey.generate()))
     for devices in (("d1",), ("d1", "d2")):
-        bed.say("c", Ship(order, graph, card, devices))
+        bed.report("c", Ship(order, graph, card, devices))
     rode = [(there(each.graph).inline, there(each.card).inline) for each in bed.sent() if isinstance(each, Release)]
     assert rode == [(b"graph", b"card"), (None, None), (b"graph", b"card")]
     bed.wire.published.clear()
-    bed.say("d1", Fetch(graph.digest, 0, 1))
+    bed.report("d1", Fetch(graph.digest, 0, 1))
     assert [message.data for message in bed.sent()] == [b"graph"]
 
 
-def test_large_blobs_are_asked_for() -> None:
+def test_large_blobs_are_fetched() -> None:
     bed = agent()
     data = bytes(100_000)
     ref = ref_of(data, "float32")
     asked = visit()
     asked.vectors["model"] = ref
-    bed.say("e", asked)
+    bed.report("e", asked)
     bed.node.tick(1.0)
     assert not bed.workers.begun
     assert [type(message).__name__ for message in bed.sent()] == ["FetchHashes", "Progress"]
 
 
-def test_a_device_without_room_declines(monkeypatch) -> None:
+def test_device_without_disk_space_declines_the_visit(monkeypatch) -> None:
     def full(*_args) -> bytes:
         raise DiskFull("no space")
 
@@ -387,18 +387,18 @@ def test_a_device_without_room_declines(monkeypatch) -> None:
     kit = ref_of(b"kit")
     asked = visit()
     monkeypatch.setattr(store.blobs, "complete", full)
-    bed.say("e", asked)
+    bed.report("e", asked)
     bed.node.tick(1.0)
     assert isinstance(bed.sent()[-1], Progress)
     assert any(isinstance(message, Fetch) for message in bed.sent())
-    bed.say("e", Chunk(kit.digest, 0, b"kit"))
+    bed.report("e", Chunk(kit.digest, 0, b"kit"))
     declined = bed.sent()[-1]
     assert isinstance(declined, Declined)
     assert declined.reason == "disk"
     assert bed.machine.state.held == {}
 
 
-def test_a_journal_on_a_full_disk_is_waited_for(tmp_path, caplog) -> None:
+def test_journal_write_waits_for_a_full_disk(tmp_path, caplog) -> None:
     store = FolderStore(tmp_path)
     pauses: list[float] = []
 
@@ -416,8 +416,8 @@ def test_a_journal_on_a_full_disk_is_waited_for(tmp_path, caplog) -> None:
     bed.wire.before_sending = lambda: published.append(len(pauses))
     with caplog.at_level(logging.ERROR):
         for number in range(40):
-            bed.say("e", Visit(VisitId("job", 1, number, 0, (1, 1)), *_rest(visit())))
-            bed.say("e", EXAMPLES[7].__class__(VisitId("job", 1, number, 0, (1, 1))))
+            bed.report("e", Visit(VisitId("job", 1, number, 0, (1, 1)), *_rest(visit())))
+            bed.report("e", EXAMPLES[7].__class__(VisitId("job", 1, number, 0, (1, 1))))
     assert pauses == [2.0] * 3
     assert sum("free some space" in record.message for record in caplog.records) == 1
     state = bed.machine.snapshot()
@@ -430,7 +430,7 @@ def _rest(asked: Visit) -> tuple[Any, ...]:
     return asked.kit, asked.vectors, asked.task, asked.seed, asked.lease
 
 
-def test_a_snapshot_without_room_leaves_the_journal(tmp_path, monkeypatch, caplog) -> None:
+def test_failed_snapshot_keeps_the_journal(tmp_path, monkeypatch, caplog) -> None:
     monkeypatch.setattr("sojourn.node.node.RECORDS_PER_SNAPSHOT", 2)
     store = MemoryStore()
 
@@ -439,23 +439,23 @@ def test_a_snapshot_without_room_leaves_the_journal(tmp_path, monkeypatch, caplo
 
     monkeypatch.setattr(store, "snapshot", full)
     bed = agent(store)
-    bed.say("e", visit())
-    bed.say("e", visit((1, 2)))
-    bed.say("e", visit((1, 3)))
-    assert "the journal stays as it is" in caplog.text
+    bed.report("e", visit())
+    bed.report("e", visit((1, 2)))
+    bed.report("e", visit((1, 3)))
+    assert "no snapshot is written" in caplog.text
     again = agent(store)
     assert again.machine.snapshot() == bed.machine.snapshot()
 
 
-def test_a_message_that_the_link_refuses_is_said_and_not_fatal(caplog) -> None:
+def test_unsendable_message_is_logged_and_not_fatal(caplog) -> None:
     bed = agent()
     bed.wire.broken = True
-    bed.say("e", visit())
+    bed.report("e", visit())
     bed.node.tick(1.0)
-    assert "was not sent" in caplog.text
+    assert "cannot send" in caplog.text
 
 
-def test_what_follows_a_record_leaves_after_it() -> None:
+def test_messages_are_sent_after_their_record_is_written() -> None:
     order: list[str] = []
 
     class Noting(MemoryStore):
@@ -465,31 +465,31 @@ def test_what_follows_a_record_leaves_after_it() -> None:
 
     bed = agent(Noting())
     bed.wire.before_sending = lambda: order.append("send")
-    bed.say("e", visit())
+    bed.report("e", visit())
     bed.node.tick(1.0)
     assert order == ["record", "send"]
 
 
-def test_work_that_was_undone_is_not_heard_of() -> None:
-    from sojourn.node.machine import Did
+def test_result_of_cancelled_work_is_ignored() -> None:
+    from sojourn.node.machine import WorkDone
 
     bed = agent()
-    bed.say("e", visit())
-    bed.node.inject(Did("nobody's", None), 2.0)
+    bed.report("e", visit())
+    bed.node.inject(WorkDone("unknown", None), 2.0)
     assert bed.machine.state.held
     assert isinstance(bed.workers.begun[0], Train)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_blobs_are_swept_unless_work_may_leave_some(keeps, monkeypatch) -> None:
+def test_blob_sweep_keeps_blobs_of_running_work(keeps, monkeypatch) -> None:
     bed = cloud()
-    digest = bed.node.store.blobs.put(b"nobody refers to it")
-    monkeypatch.setattr(bed.machine, "handle", lambda _event, _now: [Do("measure job", None, keeps)])
-    bed.node.inject(Linked(), 1.0)
+    digest = bed.node.store.blobs.put(b"unreferenced")
+    monkeypatch.setattr(bed.machine, "handle", lambda _event, _now: [StartWork("measure job", None, keeps)])
+    bed.node.inject(LinkUp(), 1.0)
     monkeypatch.undo()
     bed.node.tick(1e6)
     assert bed.node.store.blobs.has(digest) is keeps
-    bed.node.inject(DidNot("measure job", "Fault", "?"), 1e6)
+    bed.node.inject(WorkFailed("measure job", "failed", "?"), 1e6)
     bed.node.tick(2e6)
     assert not bed.node.store.blobs.has(digest)
 
@@ -497,24 +497,24 @@ def test_blobs_are_swept_unless_work_may_leave_some(keeps, monkeypatch) -> None:
 def test_prepare_fetches_the_kit() -> None:
     bed = agent()
     kit = ref_of(bytes(90_000))
-    bed.say("e", Prepare("job", kit, TASK))
+    bed.report("e", Prepare("job", kit, TASK))
     assert [type(message).__name__ for message in bed.sent()] == ["FetchHashes"]
 
 
-def test_a_cloud_without_room_for_a_roster_asks_again_later() -> None:
+def test_roster_fetch_is_retried_after_gone() -> None:
     bed = cloud()
     members = ref_of(b"\x90")
     bed.presence(Address("edge", "e"), Birth())
-    bed.say("e", Roster(1, members))
-    bed.say("e", Gone(members.digest))
+    bed.report("e", Roster(1, members))
+    bed.report("e", Gone(members.digest))
     assert not any(type(message).__name__ == "RosterSeen" for message in bed.sent())
-    bed.say("e", Roster(1, Ref(members.digest, 1, inline=b"\x90")))
+    bed.report("e", Roster(1, Ref(members.digest, 1, inline=b"\x90")))
     assert len(bed.workers.begun) == 1
 
 
-def test_visited_of_an_unknown_visit_is_discarded() -> None:
+def test_result_of_unknown_visit_is_discarded() -> None:
     bed = edge()
-    bed.say("d", Visited(VisitId("job", 1, 0, 0, (1, 1)), {}, 5, {}))
+    bed.report("d", Visited(VisitId("job", 1, 0, 0, (1, 1)), {}, 5, {}))
     assert [type(message).__name__ for message in bed.sent()] == ["Discarded"]
 
 
@@ -522,7 +522,7 @@ FIRST, SECOND = Epoch(3, b"agent  1"), Epoch(9, b"agent  2")
 
 
 def clashes(bed: Bed, epochs, caplog) -> tuple[bool, int]:
-    """Whether a device counts as two after these births, and how many warnings of it there are."""
+    """Return whether a device counts as two after these births, and how many warnings were logged."""
     caplog.clear()
     for epoch in epochs:
         bed.presence(Address("device", "d"), Birth(OFFER), epoch)
@@ -530,12 +530,12 @@ def clashes(bed: Bed, epochs, caplog) -> tuple[bool, int]:
     return bed.machine.roster.members["d"].clash, len(warnings)
 
 
-def test_starts_that_take_turns_are_two_agents_of_one_name(caplog) -> None:
+def test_alternating_starts_are_a_name_clash(caplog) -> None:
     assert clashes(edge(), [FIRST, SECOND, FIRST, SECOND], caplog) == (True, 1)
     assert clashes(edge(), [FIRST, SECOND] * 5, caplog) == (True, 1)
 
 
-def test_a_will_between_the_starts_changes_nothing(caplog) -> None:
+def test_name_clash_is_detected_despite_wills(caplog) -> None:
     bed, device = edge(), Address("device", "d")
     for epoch in [FIRST, SECOND] * 3:
         bed.presence(device, Birth(OFFER), epoch)
@@ -543,7 +543,7 @@ def test_a_will_between_the_starts_changes_nothing(caplog) -> None:
     assert clashes(bed, [FIRST], caplog)[0]
 
 
-def test_restarts_and_reconnections_are_no_name_clash(caplog) -> None:
+def test_restarts_and_reconnects_are_no_name_clash(caplog) -> None:
     restarts = [Epoch(number, b"%8d" % number) for number in range(1, 20)]
     assert clashes(edge(), restarts, caplog) == (False, 0)
     bed, device = edge(), Address("device", "d")
@@ -553,14 +553,14 @@ def test_restarts_and_reconnections_are_no_name_clash(caplog) -> None:
     assert clashes(bed, [FIRST, SECOND], caplog) == (False, 0)
 
 
-def test_a_broker_that_restarts_with_an_old_presence_makes_no_name_clash(caplog) -> None:
+def test_replayed_presence_is_no_name_clash(caplog) -> None:
     bed = edge()
     for _ in range(9):
         bed.node.link_up(bed.wire, 1.0)
         assert clashes(bed, [FIRST, SECOND], caplog) == (False, 0)
 
 
-def test_a_name_clash_is_over_when_the_turns_stop() -> None:
+def test_name_clash_ends_when_alternation_stops() -> None:
     bed, device = edge(), Address("device", "d")
     for epoch in [FIRST, SECOND] * 2:
         bed.presence(device, Birth(OFFER), epoch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sojourn.node.machine import Send
-from sojourn.node.outbox import Outbox
+from sojourn.node.pending import Outbox
 from sojourn.protocol.messages import RosterAsk, RosterSeen
 from sojourn.protocol.topics import Address
 from tests.there import there
@@ -11,7 +11,7 @@ from tests.there import there
 A, B = Address("edge", "a"), Address("edge", "b")
 
 
-def test_a_request_is_sent_at_once_and_again_with_growing_pauses() -> None:
+def test_request_is_sent_at_once_and_retried_with_backoff() -> None:
     box = Outbox()
     assert box.ask("key", A, RosterAsk(), 0.0) == [Send(A, RosterAsk())]
     times, now = [], 0.0
@@ -23,7 +23,7 @@ def test_a_request_is_sent_at_once_and_again_with_growing_pauses() -> None:
     assert times == [1, 3, 7, 15, 30, 45, 60]
 
 
-def test_what_is_settled_is_not_sent_again() -> None:
+def test_answered_request_is_not_sent_again() -> None:
     box = Outbox()
     box.ask("key", A, RosterAsk(), 0.0)
     assert box.open("key")
@@ -34,26 +34,26 @@ def test_what_is_settled_is_not_sent_again() -> None:
     assert box.due(100.0) == []
 
 
-def test_a_new_request_takes_the_place_of_the_old() -> None:
+def test_new_request_replaces_the_old_one() -> None:
     box = Outbox()
     box.ask("key", A, RosterSeen(1), 0.0)
     box.ask("key", A, RosterSeen(2), 0.5)
     assert box.due(10.0) == [Send(A, RosterSeen(2))]
 
 
-def test_a_node_that_came_back_is_asked_at_once() -> None:
+def test_pending_requests_are_resent_when_a_node_returns() -> None:
     box = Outbox()
     box.ask("a", A, RosterAsk(), 0.0)
     box.ask("b", B, RosterAsk(), 0.0)
     for now in (1.0, 3.0, 7.0):
         box.due(now)
-    assert box.hasten(8.0, A) == [Send(A, RosterAsk())]
+    assert box.resend_now(8.0, A) == [Send(A, RosterAsk())]
     assert box.wake_at() == 9.0
-    assert box.hasten(8.5) == [Send(A, RosterAsk()), Send(B, RosterAsk())]
-    assert Outbox().hasten(0.0) == []
+    assert box.resend_now(8.5) == [Send(A, RosterAsk()), Send(B, RosterAsk())]
+    assert Outbox().resend_now(0.0) == []
 
 
-def test_what_is_due_together_is_sent_in_the_order_in_which_it_was_asked() -> None:
+def test_due_requests_are_sent_in_order_of_their_first_ask() -> None:
     box = Outbox()
     box.ask("late", A, RosterSeen(1), 0.5)
     box.ask("early", A, RosterSeen(2), 0.0)
@@ -64,7 +64,7 @@ def test_what_is_due_together_is_sent_in_the_order_in_which_it_was_asked() -> No
     assert box.wake_at() == 4.0
 
 
-def test_a_time_that_no_longer_holds_wakes_nobody() -> None:
+def test_outdated_timer_causes_no_wakeup() -> None:
     box = Outbox()
     box.ask("key", A, RosterSeen(1), 0.0)
     box.ask("key", A, RosterSeen(2), 5.0)

@@ -1,4 +1,4 @@
-"""What an arranger needs is a property of its settings."""
+"""The inputs that arrangers need, depending on their settings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sojourn.parts import (
     Arranger,
     ChainArranger,
     CluSampArranger,
+    CustomArranger,
     FedCatArranger,
     FedSeqArranger,
     HierClusterArranger,
     IcgArranger,
-    OwnArranger,
     RandomArranger,
     SingleArranger,
     SiteArranger,
@@ -28,7 +28,7 @@ from sojourn.parts import (
         (FedCatArranger(), "nothing", False, False),
         (ChainArranger(), "nothing", False, False),
         (SiteArranger(), "nothing", False, False),
-        (OwnArranger(part="mine:Pairs"), "nothing", False, False),
+        (CustomArranger(part="mine:Pairs"), "nothing", False, False),
         (VisitArranger(), "classes", False, False),
         (IcgArranger(), "rows", False, False),
         (HierClusterArranger(), "rows", False, False),
@@ -42,11 +42,13 @@ from sojourn.parts import (
         (FedSeqArranger(sets=2, size=3, estimate="weighted-mean", grouping="k-means"), "rows", False, False),
     ],
 )
-def test_what_an_arranger_needs(arranger: Arranger, needs: str, weighs: bool, distributions: bool) -> None:
+def test_arranger_needs_follow_from_its_settings(
+    arranger: Arranger, needs: str, weighs: bool, distributions: bool
+) -> None:
     assert (arranger.needs, arranger.weighs, arranger.distributions) == (needs, weighs, distributions)
     assert arranger.draws_by_samples == isinstance(arranger, CluSampArranger)
 
 
-def test_sets_and_size_go_together() -> None:
+def test_giving_only_one_of_sets_and_size_counts_as_half_sized() -> None:
     given = [(0, 0), (2, 3), (2, 0), (0, 3)]
     assert [FedSeqArranger(sets=sets, size=size).half_sized for sets, size in given] == [False, False, True, True]

@@ -7,33 +7,31 @@ from math import prod
 import msgspec
 
 from sojourn.parts import Gate, Sgd, TourBounds, TourPolicy, Training
-from sojourn.protocol.audit import Audit, AuditEntry, InspectAudit
-from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, FleetChange, ForgetDevice, InspectFleet
-from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
-from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
-from sojourn.protocol.mandate_messages import KitTold, Normalisation, ReadKit, Recall, SignJob, WithdrawJob
+from sojourn.protocol.mandates import (
+    KitDetails,
+    Normalisation,
+    ReadKit,
+    Recall,
+    SignedMandate,
+    SignedWithdrawal,
+    SignJob,
+    WithdrawJob,
+)
 from sojourn.protocol.messages import (
     Accepted,
     Cancel,
     Chunk,
     Declined,
     Discarded,
-    Export,
-    Exported,
     Fetch,
     FetchHashes,
     Gone,
     Hashes,
-    Inspect,
-    Jobs,
     Prepare,
     Progress,
-    Refused,
     Roster,
     RosterAsk,
     RosterSeen,
-    Stop,
-    Submit,
     Tour,
     TourAccepted,
     TourCancel,
@@ -44,10 +42,40 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
-from sojourn.protocol.operators import RequestSignature, SignedRequest
-from sojourn.protocol.release import DeviceView, Goods, Health, HealthRules, LineView, Pace, Parcel, SignedOrder
+from sojourn.protocol.operator_messages import (
+    AwaitChange,
+    Changed,
+    Continue,
+    Export,
+    Exported,
+    Fleet,
+    FleetChange,
+    ForgetDevice,
+    Inspect,
+    InspectFleet,
+    Jobs,
+    JobText,
+    ReadJob,
+    Refused,
+    Remove,
+    Removed,
+    Stop,
+    Submit,
+)
+from sojourn.protocol.operators import Audit, AuditEntry, InspectAudit, RequestSignature, SignedRequest
+from sojourn.protocol.release import (
+    BlobRef,
+    DeviceView,
+    Goods,
+    Health,
+    HealthRules,
+    LineView,
+    Pace,
+    RolloutPlan,
+    SignedOrder,
+)
 from sojourn.protocol.release_messages import (
-    CardTold,
+    CardDetails,
     DeviceReport,
     InspectReleases,
     MakeRelease,
@@ -63,6 +91,7 @@ from sojourn.protocol.release_messages import (
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe
 from sojourn.protocol.wire import (
     HopEnd,
+    HopEnds,
     JobModels,
     JobTimes,
     JobView,
@@ -70,7 +99,6 @@ from sojourn.protocol.wire import (
     RoundReport,
     Task,
     TourId,
-    TourTold,
     TourView,
     VisitId,
 )
@@ -88,8 +116,8 @@ HEALTH = Health(rows=5, pace=Pace(1.5, 2.5), accuracy=0.5, accuracy_before=0.75,
 RELEASE_REPORT = ReleaseReport("line", 7, 3, "serving", "", HEALTH)
 LINE_VIEW = LineView(
     line="line", status="running", detail="", serial=8, version=3, before=2, serves=2,
-    goods=Goods(Parcel(D, 1), Parcel(D, 2)), stages=(0.5, 1.0), stage=1, counts={"serving": 1},
-    devices=(DeviceView("d", 1, 7, 3, "serving", "", HEALTH),),
+    goods=Goods(BlobRef(D, 1), BlobRef(D, 2)), stages=(0.5, 1.0), stage=1, counts={"serving": 1},
+    plan=RolloutPlan(HealthRules(), undo=True), devices=(DeviceView("d", 1, 7, 3, "serving", "", HEALTH),),
 )  # fmt: skip
 
 EXAMPLES = (
@@ -115,21 +143,20 @@ EXAMPLES = (
     TourAccepted(TOUR),
     TourDiscarded(TOUR, "late"),
     TourProgress(TOUR, 1, 2, "b", 3, 4, 0, 999),
-    TourProgress(TOUR, 1, 2, "c", 3, 4, 1, 999, TourTold((HopEnd(1, "b", "declined", "hot: 82 C"),))),
+    TourProgress(TOUR, 1, 2, "c", 3, 4, 1, 999, HopEnds((HopEnd(1, "b", "declined", "hot: 82 C"),))),
     Toured(TOUR, {"model": REF}, 100, REF, 999),
     Submit("ticket", 'name = "job"'),
     Inspect("ticket", "job", 3),
     Stop("ticket", "job"),
     Export("ticket", "job"),
-    Jobs("ticket", (VIEW,)),
-    Exported("ticket", REF, 0.75),
+    Jobs("ticket", (VIEW,), "1.0.0"),
     Export("ticket", "job", 3),
     Exported("ticket", REF, 0.75, 3),
     Jobs(
-        "ticket", (msgspec.structs.replace(VIEW, models=JobModels((1, 2), 2), times=JobTimes(1e9, 2e9, 3.5)),), "0.4.0"
+        "ticket", (msgspec.structs.replace(VIEW, models=JobModels((1, 2), 2), times=JobTimes(1e9, 2e9, 3.5)),), "1.0.0"
     ),
     InspectFleet("ticket", "visits", "pi-1", "job", "7"),
-    Fleet("ticket", 1, "0.4.0", 1e9, changes=(FleetChange(1e9, "pi-1", "site", "joined"),), next="8"),
+    Fleet("ticket", "1.0.0", 1e9, changes=(FleetChange(1e9, "pi-1", "site", "joined"),), next="8"),
     Continue("ticket", "job", 8, 0.5),
     Remove("ticket", "job"),
     Removed("ticket", "job", 3, 4096),
@@ -150,16 +177,16 @@ EXAMPLES = (
     Visit(VISIT, REF, {"model": REF}, TASK, 9, 60.0, mandate=MANDATE),
     Tour(TOUR, REF, {"model": REF}, ("a",), (), TASK, 5, TourPolicy(), Gate(), (), signing=TourSigning(MANDATE)),
     ReadKit("ticket", "job"),
-    KitTold("ticket", "job", REF, Normalisation((1.5,), None), ("torch 2",), 7),
+    KitDetails("ticket", "job", REF, Normalisation((1.5,), None), ("torch 2",), 7),
     SignJob("ticket", MANDATE),
     WithdrawJob("ticket", SignedWithdrawal(b"a withdrawal", bytes(64))),
     Recall(SignedWithdrawal(b"a withdrawal", bytes(64))),
     SignedRequest("ticket", b"a message", RequestSignature(b"a request", bytes(64))),
     InspectAudit("ticket", 7),
     AwaitChange("ticket", 7, True),
-    Changed("ticket", 9, 1e9, "0.9.0", 9, 8, 7, 6),
+    Changed("ticket", 9, 1e9, "1.0.0", 9, 8, 7, 6),
     ReadCard("ticket", "line", 3),
-    CardTold("ticket", REF, Parcel(D, 3)),
+    CardDetails("ticket", REF, BlobRef(D, 3)),
     Audit("ticket", (AuditEntry(1, 1e9, "ann", "stop job", "done", "", "t", None, b""),), more=True),
     ForgetDevice("ticket", "pi-1"),
 )

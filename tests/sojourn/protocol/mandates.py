@@ -7,7 +7,14 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sojourn.protocol.mandate import Mandate, SignedMandate, SignedWithdrawal, Withdrawal, sign_mandate, sign_withdrawal
+from sojourn.protocol.mandates import (
+    Mandate,
+    SignedMandate,
+    SignedWithdrawal,
+    Withdrawal,
+    sign_mandate,
+    sign_withdrawal,
+)
 from sojourn.protocol.signing import Signer
 from tests.sojourn.protocol.examples import TASK, D
 
@@ -17,12 +24,12 @@ DAY = 86_400.0
 
 @cache
 def key_of(name: str) -> Signer:
-    """The private key of somebody, the same each time."""
+    """A private key, the same each time."""
     return Signer(Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32, b".")[:32]))
 
 
 def mandate(**changes: Any) -> Mandate:
-    """What an operator allows, unless told otherwise."""
+    """A mandate with default terms."""
     plain: dict[str, Any] = {
         "fleet": "fleet",
         "job": "job",
@@ -43,12 +50,12 @@ def mandate(**changes: Any) -> Mandate:
 
 
 def signed(by: str = "ann", **changes: Any) -> SignedMandate:
-    """The same, signed."""
+    """Return a signed mandate."""
     return sign_mandate(mandate(**changes), key_of(by))
 
 
 def withdrawn(by: str = "ann", **changes: Any) -> SignedWithdrawal:
-    """A withdrawal, signed."""
+    """Return a signed withdrawal."""
     plain: dict[str, Any] = {
         "fleet": "fleet", "job": "job", "serial": 5, "operator": by, "issued": NOW, "ends": NOW + DAY,
     }  # fmt: skip

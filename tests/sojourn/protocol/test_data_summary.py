@@ -1,4 +1,4 @@
-"""What a device understood of its data: what people read, and what an owner lets others know."""
+"""A device's data summary: its text, and the part that the owner shares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from sojourn.protocol.data_summary import DataSummary, Quantity, SeriesSummary
-from sojourn.protocol.wire import Offer
 
 WHOLE = DataSummary(
     samples=1360,
@@ -17,21 +16,21 @@ WHOLE = DataSummary(
     classes=("cat", "dog"),
     counts=(1000, 360),
     class_count=2,
-    labels="column 'kind', as data.label says",
-    warnings=("all samples are alike",),
+    labels="column 'kind', set by data.label",
+    warnings=("all samples are identical",),
 )
 
 
-def test_all_of_it_in_lines() -> None:
+def test_complete_summary_is_shown_in_lines() -> None:
     assert WHOLE.lines() == [
         "1,360 samples of shape 1 x 8 x 8, float32, values 0 to 16",
         "2 classes: cat (1,000), dog (360)",
-        "labels: column 'kind', as data.label says",
-        "warning: all samples are alike",
+        "labels: column 'kind', set by data.label",
+        "warning: all samples are identical",
     ]
 
 
-def test_data_that_cannot_be_read_has_one_line() -> None:
+def test_unreadable_data_has_one_line() -> None:
     assert DataSummary(fault="x.npz does not exist").lines() == ["no data: x.npz does not exist"]
 
 
@@ -44,10 +43,10 @@ def test_data_that_cannot_be_read_has_one_line() -> None:
         (("class-counts",), ["1,360 samples of shape 1 x 8 x 8, float32", "2 classes: cat (1,000), dog (360)"]),
     ],
 )
-def test_others_know_what_is_shared(shares: tuple[str, ...], lines: list[str]) -> None:
-    told = WHOLE.shared(shares)
-    assert told.lines() == [*lines, *WHOLE.lines()[2:]]
-    kept = msgspec.to_builtins(told)
+def test_shared_summary_contains_only_shared_fields(shares: tuple[str, ...], lines: list[str]) -> None:
+    reported = WHOLE.shared(shares)
+    assert reported.lines() == [*lines, *WHOLE.lines()[2:]]
+    kept = msgspec.to_builtins(reported)
     assert ("low" in kept, "classes" in kept, "counts" in kept) == (
         "range" in shares,
         bool(shares) and "range" not in shares,
@@ -55,15 +54,15 @@ def test_others_know_what_is_shared(shares: tuple[str, ...], lines: list[str]) -
     )
 
 
-def test_many_long_names_are_counted_and_some_told() -> None:
+def test_many_long_class_names_are_truncated() -> None:
     many = DataSummary(
         samples=64, classes=tuple(f"{at:040}" for at in range(64)), counts=(1,) * 64, class_count=500, dtype="uint8"
     )
-    told = many.shared(("class-counts",))
-    assert (len(told.classes), len(told.counts), told.class_count) == (10, 10, 500)
-    assert told.lines()[0] == "64 samples of different shapes, uint8"
-    assert told.lines()[1].endswith(" and 490 more")
-    assert len(msgspec.msgpack.encode(told)) < 1024
+    reported = many.shared(("class-counts",))
+    assert (len(reported.classes), len(reported.counts), reported.class_count) == (10, 10, 500)
+    assert reported.lines()[0] == "64 samples of different shapes, uint8"
+    assert reported.lines()[1].endswith(" and 490 more")
+    assert len(msgspec.msgpack.encode(reported)) < 1024
 
 
 def test_text_of_a_peer_is_safe_for_a_terminal() -> None:
@@ -71,29 +70,28 @@ def test_text_of_a_peer_is_safe_for_a_terminal() -> None:
     assert evil.lines() == ["1 samples", "1 class: cat", "labels: a b"]
 
 
-def test_what_a_peer_says_only_in_part_is_shown_all_the_same() -> None:
+def test_partial_summary_of_a_peer_is_shown() -> None:
     odd = DataSummary(samples=3, targets=(Quantity("a", low=1.0), Quantity("\x1b[2Jb", 1.0, 2.0)), target_count=9)
     assert odd.lines() == ["3 samples", "9 quantities: a, b 1 to 2 and 7 more"]
     assert DataSummary(samples=3, series=SeriesSummary()).lines() == [
         "3 steps of 1 channel; 0 gaps, the longest stretch without one has 0 steps"
     ]
-    assert len(msgspec.structs.fields(DataSummary)) < 16
 
 
-def test_what_is_not_there_is_not_sent() -> None:
+def test_absent_fields_are_not_sent() -> None:
     old = {"samples": 5, "shape": (2,), "dtype": "float32", "labels": "the array y"}
     assert msgspec.to_builtins(DataSummary(samples=5, shape=(2,), dtype="float32", labels="the array y")) == old
 
 
-def test_an_older_coordinator_reads_what_a_newer_agent_tells() -> None:
+def test_older_coordinator_reads_summary_of_a_newer_agent() -> None:
     class Older(msgspec.Struct):
         samples: int = 0
         labels: str = ""
 
-    told = DataSummary(
+    reported = DataSummary(
         samples=5, labels="x", targets=(Quantity("a", 0.0, 1.0),), target_count=1, series=SeriesSummary()
     )
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=Older) == Older(5, "x")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(reported), type=Older) == Older(5, "x")
 
 
 @pytest.mark.parametrize(
@@ -115,11 +113,6 @@ def test_an_older_coordinator_reads_what_a_newer_agent_tells() -> None:
         {"series": {"gaps": 1 << 60}},
     ],
 )
-def test_a_peer_cannot_say_too_much(wrong: dict[str, object]) -> None:
+def test_oversized_summary_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=DataSummary)
-
-
-def test_an_older_offer_has_none() -> None:
-    older = {"version": "0.3.0", "machine": "", "runtime": "", "threads": 1, "memory": 0, "objectives": [], "data": ""}
-    assert msgspec.convert(older, Offer).summary is msgspec.UNSET

@@ -1,4 +1,4 @@
-"""Several threads that read the first kit of a process at the same moment: none of them may bring it down."""
+"""Several threads decode the first kit of a process at the same time without a crash."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ TIMES = 8
 """Without a lock about every fourth process ended with a segmentation fault."""
 
 
-def test_threads_that_read_the_first_kit_at_once():
+def test_threads_decode_the_first_kit_concurrently():
     command = [sys.executable, "-c", AT_ONCE, pack_blob(KIT).hex()]
     ends = [subprocess.run(command, check=False, capture_output=True).returncode for _ in range(TIMES)]
     assert ends == [0] * TIMES

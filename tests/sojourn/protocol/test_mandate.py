@@ -1,4 +1,4 @@
-"""A mandate says one thing, whoever reads it, and is worth nothing without its signature."""
+"""A mandate has one meaning for all readers, and is not valid without its signature."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from sojourn.errors import ConfigError
 from sojourn.parts import Prox, SizeEstimator, Training
-from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal, beyond, unlike
+from sojourn.protocol.mandates import SignedMandate, SignedWithdrawal, beyond, unlike
 from sojourn.protocol.release import SignedOrder
 from sojourn.protocol.signing import read_publics
 from sojourn.protocol.wire import Ref, Task
@@ -17,7 +17,7 @@ from tests.sojourn.protocol.mandates import NOW, key_of, mandate, signed, withdr
 KEYS = {key_of("ann").public: "ann", key_of("ben").public: "ben"}
 
 
-def test_a_mandate_comes_back_as_it_was_and_names_its_signer() -> None:
+def test_mandate_round_trips_and_names_its_signer() -> None:
     it = signed(sites=("hall",), purpose="to know cats from dogs")
     assert it.read() == mandate(sites=("hall",), purpose="to know cats from dogs")
     assert it.signer(KEYS) == key_of("ann").public
@@ -26,14 +26,14 @@ def test_a_mandate_comes_back_as_it_was_and_names_its_signer() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 20, -1])
-def test_one_changed_byte_is_another_mandate(at) -> None:
+def test_changed_byte_invalidates_the_signature(at) -> None:
     it = signed()
     data = bytearray(it.mandate)
     data[at] ^= 1
     assert SignedMandate(bytes(data), it.signature).signer(KEYS) is None
 
 
-def test_no_signature_for_one_thing_is_one_for_another() -> None:
+def test_signature_is_valid_for_one_purpose_only() -> None:
     it = signed()
     assert not SignedOrder(it.mandate[:1000], it.signature).signed_by(key_of("ann").public)
     assert SignedWithdrawal(it.mandate[:1000], it.signature).signer(KEYS) is None
@@ -42,18 +42,18 @@ def test_no_signature_for_one_thing_is_one_for_another() -> None:
     assert SignedMandate(back.withdrawal, back.signature).read() is None
 
 
-def test_what_this_version_does_not_know_is_not_obeyed() -> None:
+def test_mandate_with_unknown_field_is_rejected() -> None:
     table = msgspec.msgpack.decode(signed().mandate) | {"only_on_sundays": True}
     assert SignedMandate(msgspec.msgpack.encode(table), bytes(64)).read() is None
 
 
-def test_a_mandate_ends_after_it_was_issued() -> None:
+def test_mandate_must_end_after_it_was_issued() -> None:
     with pytest.raises(ValueError, match="end after it was issued"):
         mandate(ends=NOW)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"epochs": 2}, "training.epochs 2, not 1"),
         ({"batch": 1}, "training.batch 1, not 32"),
@@ -61,13 +61,13 @@ def test_a_mandate_ends_after_it_was_issued() -> None:
         ({"optimiser": "adam"}, "training.optimiser 'adam', not 'sgd'"),
     ],
 )
-def test_a_task_is_signed_to_the_letter(changes, told) -> None:
+def test_changed_training_setting_violates_the_mandate(changes, reported) -> None:
     assert unlike(mandate(), "job", D, TASK) is None
     task = msgspec.structs.replace(TASK, training=Training(**changes))
-    assert told in str(unlike(mandate(), "job", D, task))
+    assert reported in str(unlike(mandate(), "job", D, task))
 
 
-def test_other_objectives_kinds_kits_and_jobs_were_not_signed() -> None:
+def test_other_objective_kind_kit_or_job_violates_the_mandate() -> None:
     for task in (
         msgspec.structs.replace(TASK, objective=Prox(mu=0.5)),
         msgspec.structs.replace(TASK, encoding="int8"),
@@ -79,21 +79,21 @@ def test_other_objectives_kinds_kits_and_jobs_were_not_signed() -> None:
     assert "for the job 'job'" in str(unlike(mandate(), "other", D, TASK))
 
 
-def test_what_may_leave_is_named_and_measured() -> None:
+def test_uploads_are_limited_by_name_and_size() -> None:
     def ref(size: int) -> Ref:
         return Ref(D, size, "float32")
 
     assert beyond(mandate(), {"model": ref(1000)}, 0) is None
     assert (
         beyond(mandate(), {"model": ref(1001)}, 0)
-        == "the vector 'model' has 1001 bytes, and 1000 may leave this device"
+        == "the vector 'model' has 1001 bytes, but only 1000 may leave this device"
     )
     assert beyond(mandate(), {"extra": ref(1)}, 0) == "the vector 'extra' may not leave this device"
-    assert beyond(mandate(figures=2), {}, 2) is None
-    assert beyond(mandate(figures=2), {}, 3) == "3 numbers describe the data here, and 2 may leave this device"
+    assert beyond(mandate(metrics=2), {}, 2) is None
+    assert beyond(mandate(metrics=2), {}, 3) == "3 numbers describe the data here, but only 2 may leave this device"
 
 
-def test_keys_stand_in_a_file_one_in_a_line(tmp_path) -> None:
+def test_key_file_is_read_line_by_line(tmp_path) -> None:
     file = tmp_path / "operators.pub"
     file.write_text(f"# who may sign\n{key_of('ann').public} Ann of the lab\n\n{key_of('ben').public}\n")
     assert read_publics(file) == {
@@ -103,6 +103,6 @@ def test_keys_stand_in_a_file_one_in_a_line(tmp_path) -> None:
     file.write_text("nonsense ann\n")
     with pytest.raises(ConfigError, match="line 1: 'nonsense' is not the base64"):
         read_publics(file)
-    file.write_text("# nobody\n")
-    with pytest.raises(ConfigError, match="holds no key"):
+    file.write_text("# no key\n")
+    with pytest.raises(ConfigError, match="contains no key"):
         read_publics(file)

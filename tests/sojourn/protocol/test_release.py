@@ -1,4 +1,4 @@
-"""Signed orders, the rules of health, and how large messages about releases can be."""
+"""Signed orders, health rules, and the maximum size of release messages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.machine.routes import TOGETHER
+from coordinator.machine.rollout_progress import MAX_DEVICES_PER_MESSAGE
 from sojourn.errors import InvalidMessage
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.protocol.envelope import Packet, pack, unpack
 from sojourn.protocol.messages import map_refs, refs
 from sojourn.protocol.release import (
-    WORSE,
+    BlobRef,
     Goods,
     Health,
     HealthRules,
     Order,
     Pace,
-    Parcel,
     SignedOrder,
     TaskHealth,
     complaint,
@@ -34,23 +33,23 @@ from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Ref
 
 SIGNER, OTHER = Signer(Ed25519PrivateKey.generate()), Signer(Ed25519PrivateKey.generate())
-GOODS = Goods(Parcel(bytes(32), 10), Parcel(bytes(range(32)), 20))
+GOODS = Goods(BlobRef(bytes(32), 10), BlobRef(bytes(range(32)), 20))
 ORDER = Order("bakery", "digits", 7, 3, GOODS)
 MOST = (1 << 53) - 1
 LONGEST_NAME = "x" * 63
-LONGEST_ORDER = Order(LONGEST_NAME, LONGEST_NAME, MOST, (1 << 31) - 1, Goods(*[Parcel(bytes(32), 1 << 40)] * 2), True)
+LONGEST_ORDER = Order(LONGEST_NAME, LONGEST_NAME, MOST, (1 << 31) - 1, Goods(*[BlobRef(bytes(32), 1 << 40)] * 2), True)
 EPOCH = Epoch(MOST, bytes(8))
 CLOUD, EDGE, DEVICE = Address("cloud", "c"), Address("edge", "e"), Address("device", "d")
 
 
-def test_an_order_is_read_as_it_was_signed_and_by_whom_is_told() -> None:
+def test_signed_order_round_trips_and_verifies_its_signer() -> None:
     signed = sign(ORDER, SIGNER)
     assert signed.read() == ORDER
     assert signed.signed_by(SIGNER.public)
     assert not signed.signed_by(OTHER.public)
 
 
-def test_any_changed_byte_is_noticed() -> None:
+def test_any_changed_byte_invalidates_the_signature() -> None:
     signed = sign(ORDER, SIGNER)
     for at in range(len(signed.order)):
         changed = bytearray(signed.order)
@@ -62,7 +61,7 @@ def test_any_changed_byte_is_noticed() -> None:
         assert not SignedOrder(signed.order, bytes(changed)).signed_by(SIGNER.public)
 
 
-def test_a_signature_is_for_one_order_alone() -> None:
+def test_signature_is_valid_for_one_order_only() -> None:
     for change in ({"fleet": "brewery"}, {"line": "faces"}, {"serial": 8}, {"version": 4}, {"rollback": True}):
         other = msgspec.structs.replace(ORDER, **change)
         mixed = SignedOrder(sign(other, SIGNER).order, sign(ORDER, SIGNER).signature)
@@ -70,19 +69,19 @@ def test_a_signature_is_for_one_order_alone() -> None:
         assert not mixed.signed_by(SIGNER.public)
 
 
-def test_bytes_signed_for_something_else_are_no_order() -> None:
+def test_signature_without_order_context_is_invalid() -> None:
     data = msgspec.msgpack.encode(ORDER)
     assert not SignedOrder(data, SIGNER._key.sign(data)).signed_by(SIGNER.public)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=80))
-def test_whatever_stands_in_an_order_is_an_order_or_none(data) -> None:
+def test_arbitrary_bytes_decode_to_an_order_or_none(data) -> None:
     found = SignedOrder(data, bytes(64)).read()
     assert found is None or isinstance(found, Order)
 
 
-def test_names_that_are_no_text_are_no_order() -> None:
+def test_non_utf8_names_are_rejected() -> None:
     data = msgspec.msgpack.encode(ORDER).replace(b"bakery", b"bak\xff\xfey")
     assert SignedOrder(data, bytes(64)).read() is None
 
@@ -90,11 +89,11 @@ def test_names_that_are_no_text_are_no_order() -> None:
 @pytest.mark.parametrize(
     "change", [{"serial": 0}, {"serial": 1 << 53}, {"version": -1}, {"version": 1 << 31}, {"fleet": "No"}, {"line": ""}]
 )
-def test_an_order_beyond_its_limits_is_none(change) -> None:
+def test_order_beyond_its_limits_is_rejected(change) -> None:
     assert sign(msgspec.structs.replace(ORDER, **change), SIGNER).read() is None
 
 
-def test_orders_are_encoded_as_an_array_so_that_one_order_has_one_form() -> None:
+def test_order_encoding_is_deterministic() -> None:
     assert sign(ORDER, SIGNER).order == sign(ORDER, SIGNER).order
     assert msgspec.msgpack.decode(sign(ORDER, SIGNER).order)[:4] == ["bakery", "digits", 7, 3]
 
@@ -107,7 +106,7 @@ RULES = HealthRules(latency=2.0, accuracy=0.25, drift=0.5, errors=3)
 
 
 @pytest.mark.parametrize(
-    ("fine", "ill", "said"),
+    ("fine", "unhealthy", "output"),
     [
         (
             Health(pace=Pace(9, 2000.0), pace_before=Pace(1, 1000.0)),
@@ -130,16 +129,16 @@ RULES = HealthRules(latency=2.0, accuracy=0.25, drift=0.5, errors=3)
             Health(live_drift=0.51),
             "the mix of predicted classes moved by 51 % on inputs in use",
         ),
-        (Health(errors=3), Health(errors=4), "4 errors were reported by programs"),
+        (Health(errors=3), Health(errors=4), "programs reported 4 errors"),
     ],
 )
-def test_every_rule_holds_up_to_its_limit_and_not_beyond(fine, ill, said) -> None:
+def test_every_health_rule_is_enforced_at_its_limit(fine, unhealthy, output) -> None:
     assert complaint(fine, RULES) is None
-    assert complaint(ill, RULES) == said
+    assert complaint(unhealthy, RULES) == output
 
 
 @pytest.mark.parametrize(
-    ("ill", "looser"),
+    ("unhealthy", "looser"),
     [
         (Health(pace=Pace(1, 2100.0), pace_before=Pace(1, 1000.0)), HealthRules(latency=2.1)),
         (Health(live=Pace(1, 2100.0), live_before=Pace(1, 1000.0)), HealthRules(latency=2.1)),
@@ -149,9 +148,9 @@ def test_every_rule_holds_up_to_its_limit_and_not_beyond(fine, ill, said) -> Non
         (Health(errors=1), HealthRules(errors=1)),
     ],
 )
-def test_every_rule_can_be_loosened(ill, looser) -> None:
-    assert complaint(ill, HealthRules()) is not None
-    assert complaint(ill, looser) is None
+def test_every_health_rule_can_be_relaxed(unhealthy, looser) -> None:
+    assert complaint(unhealthy, HealthRules()) is not None
+    assert complaint(unhealthy, looser) is None
 
 
 @pytest.mark.parametrize(
@@ -165,16 +164,16 @@ def test_every_rule_can_be_loosened(ill, looser) -> None:
         Health(accuracy_before=1.0),
         Health(accuracy=nan, accuracy_before=nan),
         Health(accuracy=1.0, accuracy_before=0.5),
-        Health(pace=Pace(1, 17.0), pace_before=Pace(1, 7.0)),  # of microseconds the scheduler decides
+        Health(pace=Pace(1, 17.0), pace_before=Pace(1, 7.0)),  # the scheduler affects microseconds
         Health(live=Pace(1, 101.0), live_before=Pace(1, 1.0)),
     ],
 )
-def test_what_cannot_be_compared_or_got_better_is_no_complaint(health) -> None:
+def test_unknown_or_improved_health_is_no_complaint(health) -> None:
     assert complaint(health, HealthRules()) is None
 
 
 @pytest.mark.parametrize(
-    ("measure", "figure", "before", "said"),
+    ("measure", "metric", "before", "output"),
     [
         ("rmse", 0.6, 0.5, "RMSE became worse by 20 % on 9 local samples (0.5 to 0.6)"),
         ("rmse", 0.5, 0.6, None),
@@ -186,32 +185,26 @@ def test_what_cannot_be_compared_or_got_better_is_no_complaint(health) -> None:
         ("loss", 0.0, 0.0, None),
         ("rmse", nan, 0.5, None),
         ("rmse", 0.5, nan, None),
-        ("a-figure-of-tomorrow", 9.0, 0.5, None),
+        ("a-future-metric", 9.0, 0.5, None),
     ],
 )
-def test_a_main_figure_may_become_worse_by_a_share_of_what_it_was(measure, figure, before, said) -> None:
-    health = Health(rows=9, task=TaskHealth(measure=measure, figure=figure, before=before))
-    assert complaint(health, HealthRules()) == said
-    assert complaint(health, HealthRules(worse=1e9)) == (said if "inf" in str(said) else None)
+def test_main_metric_may_worsen_by_a_share(measure, metric, before, output) -> None:
+    health = Health(rows=9, task=TaskHealth(measure=measure, metric=metric, before=before))
+    assert complaint(health, HealthRules()) == output
+    assert complaint(health, HealthRules(worse=1e9)) == (output if "inf" in str(output) else None)
 
 
-def test_what_a_task_answers_may_drift_like_classes() -> None:
+def test_prediction_drift_of_other_tasks_is_limited() -> None:
     health = Health(drift=0.31, task=TaskHealth(measure="rmse"))
     assert complaint(health, HealthRules()) == "the mix of predicted answers moved by 31 % on the same inputs"
 
 
-def test_rules_without_a_word_on_tasks_are_the_bytes_that_an_older_coordinator_takes() -> None:
-    assert "worse" not in msgspec.to_builtins(HealthRules())
-    assert HealthRules().worst == WORSE
-    assert HealthRules(worse=0.0).worst == 0.0
+def test_zero_pace_before_causes_no_division_by_zero() -> None:
+    output = complaint(Health(pace=Pace(1, 200.0), pace_before=Pace(0, 0.0)), HealthRules())
+    assert output == "inf times as slow as before on the same inputs (200 us, before 0 us)"
 
 
-def test_a_release_before_that_took_no_time_is_no_division_by_nothing() -> None:
-    said = complaint(Health(pace=Pace(1, 200.0), pace_before=Pace(0, 0.0)), HealthRules())
-    assert said == "inf times as slow as before on the same inputs (200 us, before 0 us)"
-
-
-def test_a_report_with_all_figures_is_smaller_than_a_kilobyte() -> None:
+def test_complete_health_report_is_under_a_kilobyte() -> None:
     pace = Pace(1 / 3, 2 / 3)
     health = Health(
         rows=1 << 40, pace=pace, pace_before=pace, accuracy=1 / 3, accuracy_before=2 / 3, drift=1 / 3,
@@ -231,7 +224,7 @@ def test_a_report_with_all_figures_is_smaller_than_a_kilobyte() -> None:
         unpack(pack(Packet(1, EPOCH, mixed)), DEVICE, EDGE)
 
 
-def test_the_longest_order_fits_in_its_room() -> None:
+def test_longest_order_fits_its_limit() -> None:
     signed = sign(LONGEST_ORDER, SIGNER)
     assert signed.read() == LONGEST_ORDER
     assert len(signed.order) <= 1000
@@ -242,19 +235,19 @@ def shipped(count: int, inline: int) -> Ship:
     return Ship(sign(LONGEST_ORDER, SIGNER), ref, ref, (LONGEST_NAME,) * count)
 
 
-def test_an_order_for_as_many_devices_as_go_together_fits_in_any_packet_also_with_its_goods_in_it() -> None:
-    room = PORTABLE_PAYLOAD // 2  # what a node gives to blobs that ride along
-    data = pack(Packet(MOST, EPOCH, shipped(TOGETHER, room // 2)))
+def test_order_for_maximum_group_fits_any_packet() -> None:
+    room = PORTABLE_PAYLOAD // 2  # the space that a node has for inline blobs
+    data = pack(Packet(MOST, EPOCH, shipped(MAX_DEVICES_PER_MESSAGE, room // 2)))
     assert len(data) <= PORTABLE_PAYLOAD
     assert unpack(data, CLOUD, EDGE)
-    assert len(pack(Packet(MOST, EPOCH, shipped(TOGETHER + 100, room // 2)))) > PORTABLE_PAYLOAD
+    assert len(pack(Packet(MOST, EPOCH, shipped(MAX_DEVICES_PER_MESSAGE + 100, room // 2)))) > PORTABLE_PAYLOAD
     with pytest.raises(InvalidMessage):
-        unpack(pack(Packet(MOST, EPOCH, shipped(TOGETHER + 1, 0))), CLOUD, EDGE)
+        unpack(pack(Packet(MOST, EPOCH, shipped(MAX_DEVICES_PER_MESSAGE + 1, 0))), CLOUD, EDGE)
     with pytest.raises(InvalidMessage):
         unpack(pack(Packet(MOST, EPOCH, shipped(0, 0))), CLOUD, EDGE)
 
 
-def test_goods_that_are_not_there_are_no_references() -> None:
+def test_absent_release_payloads_have_no_references() -> None:
     signed, ref = sign(ORDER, SIGNER), Ref(bytes(32), 5)
     assert refs(Release(signed, ref, None)) == [ref]
     assert refs(Release(signed, None, None)) == []

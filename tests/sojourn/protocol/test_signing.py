@@ -15,7 +15,7 @@ from sojourn.errors import ConfigError
 from sojourn.protocol.signing import Signer, check_public, verify
 
 
-def test_what_was_signed_is_verified_and_nothing_else(tmp_path: Path) -> None:
+def test_signature_verifies_only_exact_message_and_key(tmp_path: Path) -> None:
     signer = Signer.generate(tmp_path / "key")
     signature = signer.sign(b"order")
     assert len(signature) == 64
@@ -26,7 +26,7 @@ def test_what_was_signed_is_verified_and_nothing_else(tmp_path: Path) -> None:
     assert not verify(Signer.generate(tmp_path / "other").public, b"order", signature)
 
 
-def test_a_key_survives_its_file_which_is_private_and_never_replaced(tmp_path: Path) -> None:
+def test_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "key"
     signer = Signer.generate(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -37,8 +37,8 @@ def test_a_key_survives_its_file_which_is_private_and_never_replaced(tmp_path: P
     assert len(base64.b64decode(signer.public)) == 32
 
 
-def test_the_context_is_part_of_what_is_signed(tmp_path: Path) -> None:
-    """A known key (RFC 8032, test 1): its signature of the bytes themselves is not one of an order."""
+def test_signature_includes_its_context(tmp_path: Path) -> None:
+    """With the key of RFC 8032, test 1: a signature without context is not valid for an order."""
     seed = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
     key = Ed25519PrivateKey.from_private_bytes(seed)
     path = tmp_path / "key"
@@ -50,14 +50,14 @@ def test_the_context_is_part_of_what_is_signed(tmp_path: Path) -> None:
     assert signer.sign(b"order") == key.sign(b"sojourn-order-1order")
 
 
-def test_what_is_no_key_is_a_config_error(tmp_path: Path) -> None:
+def test_invalid_key_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         Signer.load(tmp_path / "none")
     with pytest.raises(ConfigError, match="cannot be written"):
         Signer.generate(tmp_path / "no" / "folder")
     text = tmp_path / "text"
     text.write_text("hello")
-    with pytest.raises(ConfigError, match="does not hold a private key"):
+    with pytest.raises(ConfigError, match="does not contain a private key"):
         Signer.load(text)
     other = ec.generate_private_key(ec.SECP256R1())
     pem = serialization.Encoding.PEM

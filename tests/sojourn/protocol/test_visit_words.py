@@ -1,17 +1,17 @@
-"""Reasons of visits are words of a closed set, whatever peers write."""
+"""Reasons of visits are words of a fixed set, whatever peers write."""
 
 from __future__ import annotations
 
 import pytest
 
-from sojourn.protocol.visit_words import OTHER, OUTCOMES, reason_word
+from sojourn.protocol.visit_outcomes import OTHER, OUTCOMES, reason_word
 
 
 @pytest.mark.parametrize(
     ("status", "sentence", "word"),
     [
         ("done", "data: anything", ""),
-        ("declined", "hot: 81 °C; works again below 70 °C", "hot"),
+        ("declined", "hot: 81 °C; training resumes below 70 °C", "hot"),
         ("declined", "<script>: alert(1)", OTHER),
         ("declined", "hotter: than that", OTHER),
         ("declined", "", OTHER),
@@ -23,10 +23,10 @@ from sojourn.protocol.visit_words import OTHER, OUTCOMES, reason_word
         ("refused", "the model is not finite", "gate"),
     ],
 )
-def test_a_sentence_becomes_a_word(status, sentence, word) -> None:
+def test_sentence_maps_to_a_known_reason(status, sentence, word) -> None:
     assert reason_word(status, sentence) == word
     assert (status, word) in OUTCOMES
 
 
-def test_there_are_few_words() -> None:
+def test_reason_set_is_small() -> None:
     assert len(OUTCOMES) < 25

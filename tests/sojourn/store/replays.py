@@ -1,4 +1,4 @@
-"""What tests of machines look at: the messages that leave, and a twin made of what was written down."""
+"""Helpers for tests of machines: the sent messages, and a machine restored from the journal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sojourn.node.machine import Effect, Machine, Say, Send
+from sojourn.node.machine import Effect, Log, Machine, Send
 
 M = TypeVar("M", bound=Machine)
 
@@ -16,7 +16,7 @@ def sends(effects: Any, form: type | None = None) -> list[Any]:
 
 
 def replayed(twin: M, records: list[bytes], cut: int = 0) -> M:
-    """A newborn twin after a restart: a snapshot after `cut` records, then the others."""
+    """Return a restarted machine: a snapshot after `cut` records, then the others."""
     for number, record in enumerate(records):
         if number == cut:
             twin.restore(twin.snapshot())
@@ -25,5 +25,5 @@ def replayed(twin: M, records: list[bytes], cut: int = 0) -> M:
 
 
 def without_steps(effects: list[Effect]) -> list[Effect]:
-    """What a machine wants done, but for what it logs of single visits (`tests/live/test_live_logs.py`)."""
-    return [effect for effect in effects if not (isinstance(effect, Say) and effect.level == "step")]
+    """Return a machine's effects, without its log lines of single visits (`tests/live/test_live_logs.py`)."""
+    return [effect for effect in effects if not (isinstance(effect, Log) and effect.level == "step")]

@@ -1,4 +1,4 @@
-"""Blobs: exact digests, two stores that behave alike, and a disk that says no."""
+"""Blobs: exact digests, equivalent stores in memory and on disk, and disk errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def blobs(request, tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"sojourn", bytes(LEAF), bytes(range(256)) * 1000])
-def test_a_digest_is_what_the_protocol_says(data) -> None:
+def test_digest_matches_the_protocol(data) -> None:
     leaves = [data[at : at + LEAF] for at in range(0, len(data), LEAF)]
     by_hand = hashlib.sha256(
         b"sojourn-blob-1" + len(data).to_bytes(8, "little") + b"".join(hashlib.sha256(leaf).digest() for leaf in leaves)
@@ -38,7 +38,7 @@ def test_a_digest_is_what_the_protocol_says(data) -> None:
     assert digest_of(data) == by_hand
 
 
-def test_known_digests() -> None:
+def test_known_digests_are_reproduced() -> None:
     assert digest_of(b"").hex() == hashlib.sha256(b"sojourn-blob-1" + bytes(8)).hexdigest()
     one = hashlib.sha256(b"a").digest()
     assert digest_of(b"a") == hashlib.sha256(b"sojourn-blob-1\x01" + bytes(7) + one).digest()
@@ -53,7 +53,7 @@ def test_leaves_are_counted(size, leaves) -> None:
     assert len(leaf_hashes(bytes(size))) == 32 * leaves
 
 
-def test_what_is_put_can_be_read(blobs) -> None:
+def test_stored_blob_can_be_read_in_ranges(blobs) -> None:
     data = os.urandom(3 * LEAF + 17)
     digest = blobs.put(data)
     assert digest == digest_of(data)
@@ -65,14 +65,14 @@ def test_what_is_put_can_be_read(blobs) -> None:
     assert blobs.put(data) == digest
 
 
-def test_what_is_missing_is_a_key_error(blobs) -> None:
+def test_missing_blob_raises_key_error(blobs) -> None:
     assert not blobs.has(bytes(32))
     for ask in (blobs.read, blobs.size):
         with pytest.raises(KeyError):
             ask(bytes(32))
 
 
-def test_sweeping_leaves_what_is_live(blobs) -> None:
+def test_sweep_keeps_live_blobs_and_partials(blobs) -> None:
     kept, dead = blobs.put(b"kept"), blobs.put(b"dead")
     half = digest_of(bytes(2 * LEAF))
     blobs.partial(half, 2 * LEAF).add_hashes(0, leaf_hashes(bytes(2 * LEAF)))
@@ -85,7 +85,7 @@ def test_sweeping_leaves_what_is_live(blobs) -> None:
     assert blobs.partial(half, 2 * LEAF).held() == set()
 
 
-def test_a_partial_becomes_a_blob(blobs) -> None:
+def test_complete_partial_becomes_a_blob(blobs) -> None:
     data = os.urandom(2 * LEAF + 5)
     digest = digest_of(data)
     partial = blobs.partial(digest, len(data))
@@ -99,13 +99,13 @@ def test_a_partial_becomes_a_blob(blobs) -> None:
     assert blobs.read(digest) == data
 
 
-def test_an_empty_blob_can_be_completed(blobs) -> None:
+def test_empty_blob_can_be_completed(blobs) -> None:
     blobs.partial(digest_of(b""), 0)
     blobs.complete(digest_of(b""))
     assert blobs.read(digest_of(b"")) == b""
 
 
-def test_a_partial_survives_a_restart_and_torn_writes_do_not_count(tmp_path) -> None:
+def test_partial_survives_restart_without_torn_writes(tmp_path) -> None:
     data = os.urandom(4 * LEAF)
     digest = digest_of(data)
     partial = FolderBlobs(tmp_path).partial(digest, len(data))
@@ -121,7 +121,7 @@ def test_a_partial_survives_a_restart_and_torn_writes_do_not_count(tmp_path) -> 
     assert again.held() == {0, 1, 2, 3}
 
 
-def test_hashes_are_taken_in_order(blobs) -> None:
+def test_hashes_are_accepted_in_order_only(blobs) -> None:
     hashes = leaf_hashes(bytes(4 * LEAF))
     partial = blobs.partial(digest_of(bytes(4 * LEAF)), 4 * LEAF)
     partial.add_hashes(2, hashes[64:])
@@ -132,7 +132,7 @@ def test_hashes_are_taken_in_order(blobs) -> None:
     assert bytes(partial.hashes) == hashes
 
 
-def test_a_torn_list_of_hashes_is_cut(tmp_path) -> None:
+def test_torn_hash_list_is_truncated(tmp_path) -> None:
     digest = digest_of(bytes(2 * LEAF))
     FolderBlobs(tmp_path).partial(digest, 2 * LEAF).add_hashes(0, leaf_hashes(bytes(2 * LEAF)))
     path = next(tmp_path.glob("*.hashes"))
@@ -140,7 +140,7 @@ def test_a_torn_list_of_hashes_is_cut(tmp_path) -> None:
     assert len(FolderBlobs(tmp_path).partial(digest, 2 * LEAF).hashes) == 32
 
 
-def test_what_a_killed_process_left_is_tidied(tmp_path) -> None:
+def test_temporary_files_of_killed_process_are_removed(tmp_path) -> None:
     blobs = FolderBlobs(tmp_path)
     (tmp_path / f"{'a' * 64}.77.new").write_bytes(b"half")
     blobs.sweep(set())
@@ -149,7 +149,7 @@ def test_what_a_killed_process_left_is_tidied(tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_blob_is_verified_against_its_reference() -> None:
+def test_blob_is_verified_against_its_reference() -> None:
     ref = ref_of(b"content")
     assert verified(b"content", ref) == b"content"
     for wrong in (b"Content", b"conten", b"content!"):
@@ -163,24 +163,24 @@ def full(*_args, **_kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_named_when_putting(tmp_path, monkeypatch) -> None:
+def test_full_disk_is_reported_when_storing(tmp_path, monkeypatch) -> None:
     blobs = FolderBlobs(tmp_path)
     monkeypatch.setattr("pathlib.Path.replace", full)
-    with pytest.raises(DiskFull, match="no space is left"):
+    with pytest.raises(DiskFull, match="the disk is full"):
         blobs.put(b"data")
     monkeypatch.undo()
     assert not list(tmp_path.iterdir())
     blobs.put(b"data")
 
 
-def test_a_full_disk_is_named_when_receiving(tmp_path, monkeypatch) -> None:
+def test_full_disk_is_reported_when_receiving(tmp_path, monkeypatch) -> None:
     partial = FolderBlobs(tmp_path).partial(digest_of(bytes(2 * LEAF)), 2 * LEAF)
     monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(DiskFull):
         partial.write(0, bytes(LEAF))
 
 
-def test_a_disk_that_takes_only_a_part_is_asked_again(tmp_path, monkeypatch) -> None:
+def test_partial_disk_writes_are_continued(tmp_path, monkeypatch) -> None:
     data = os.urandom(LEAF + 3)
     digest = digest_of(data)
     blobs = FolderBlobs(tmp_path)
@@ -211,7 +211,7 @@ def test_other_disk_errors_are_not_a_full_disk(tmp_path, monkeypatch) -> None:
     assert not isinstance(caught.value, DiskFull)
 
 
-def test_what_many_hold_in_memory_is_there_once() -> None:
+def test_identical_blobs_share_memory() -> None:
     data = bytes(range(200)) * 10
     first, second, third = MemoryBlobs(), MemoryBlobs(), MemoryBlobs()
     digest = first.put(data)
@@ -224,26 +224,26 @@ def test_what_many_hold_in_memory_is_there_once() -> None:
     assert second.read(digest) == data
 
 
-def test_what_nobody_holds_any_more_is_given_back() -> None:
+def test_unreferenced_content_is_released() -> None:
     blobs = MemoryBlobs()
-    digest = blobs.put(b"held by nobody else")
+    digest = blobs.put(b"held by no other node")
     assert digest in _CONTENTS
     blobs.sweep(set())
     assert digest not in _CONTENTS
 
 
-def test_other_bytes_under_the_same_name_are_not_mixed_up() -> None:
+def test_different_bytes_under_one_digest_stay_separate() -> None:
     mine, yours = MemoryBlobs(), MemoryBlobs()
     mine.put(b"mine", bytes(32))
     yours.put(b"yours", bytes(32))
     assert (mine.read(bytes(32)), yours.read(bytes(32))) == (b"mine", b"yours")
 
 
-def test_a_blob_that_was_proven_in_this_process_is_compared_and_not_hashed_again() -> None:
+def test_verified_blob_is_compared_instead_of_hashed_again() -> None:
     data = bytes(range(256)) * 400
     sender, receiver = MemoryBlobs(), MemoryBlobs()
     digest = sender.put(data)
-    assert receiver.partial(digest, len(data)).known(0) is None  # nobody has hashed it yet
+    assert receiver.partial(digest, len(data)).known(0) is None  # not hashed yet
     leaves = leaf_count(len(data))
     assert sender.hashes(digest, 0, leaves) == leaf_hashes(data)
     assert sender.hashes(digest, 1, 3) == leaf_hashes(data)[HASH : 3 * HASH]
@@ -256,7 +256,7 @@ def test_a_blob_that_was_proven_in_this_process_is_compared_and_not_hashed_again
     assert receiver.read(digest) == data
 
 
-def test_bytes_under_a_name_that_is_not_theirs_prove_nothing() -> None:
+def test_bytes_under_a_wrong_digest_are_not_trusted() -> None:
     liar, receiver, data = MemoryBlobs(), MemoryBlobs(), b"another" * 9000
     digest = digest_of(b"one" * 21000)
     liar.put(data, digest)

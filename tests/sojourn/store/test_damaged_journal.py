@@ -1,4 +1,4 @@
-"""Journals that were damaged by hand: what is wrong is found, what can be read is kept, and nothing is thrown away."""
+"""Damaged journals: damage is detected, readable entries are recovered, and nothing is deleted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,6 @@ from sojourn.store.journal import FolderStore, MemoryStore
 if TYPE_CHECKING:
     from pathlib import Path
 
-OF_0_2_0 = """
-create table if not exists journal (seq integer primary key, record blob not null);
-create table if not exists snapshot (
-    one integer primary key check (one = 1), seq integer not null, state blob not null
-);
-create table if not exists boots (one integer primary key check (one = 1), count integer not null);
-"""
-
 
 def harm(folder: Path, *statement: Any) -> None:
     with closing(sqlite3.connect(folder / "journal.db")) as db:
@@ -34,7 +26,7 @@ def harm(folder: Path, *statement: Any) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store with a snapshot before, one, and a record after it."""
+    """Return a store with a previous snapshot, a newest one, and a record after it."""
     store = FolderStore(tmp_path)
     for number in range(6):
         store.append(f"type-record-{number}/1".encode(), sync=False)
@@ -53,10 +45,10 @@ def folder(tmp_path: Path) -> Path:
         "update journal set record = 'type-record-5/1 as text' where seq = 6",
         "update journal set seq = 7 where seq = 6",
         "update snapshot set state = cast('state 5' as blob)",
-        "update snapshot_checksum set checksum = checksum + 1",
+        "update snapshot set checksum = checksum + 1",
     ],
 )
-def test_what_is_not_what_was_written_is_found(folder: Path, statement: str) -> None:
+def test_modified_journal_is_detected(folder: Path, statement: str) -> None:
     harm(folder, statement)
     store = FolderStore(folder)
     with pytest.raises(DamagedJournal, match="is damaged: its checksum is wrong"):
@@ -64,7 +56,7 @@ def test_what_is_not_what_was_written_is_found(folder: Path, statement: str) -> 
     store.close()
 
 
-def test_the_snapshot_before_stays_with_the_records_since(folder: Path) -> None:
+def test_previous_snapshot_is_kept_with_later_records(folder: Path) -> None:
     store = FolderStore(folder)
     snapshots, records = store.entries()
     assert [(it.seq, it.data, it.whole) for it in snapshots] == [(5, b"state 4", True), (3, b"state 2", True)]
@@ -78,53 +70,28 @@ def test_the_snapshot_before_stays_with_the_records_since(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory"])
-def test_what_is_set_aside_stays_apart_until_a_snapshot_makes_the_rest_whole(kind: str, tmp_path: Path) -> None:
+def test_records_set_aside_are_kept_until_next_snapshot(kind: str, tmp_path: Path) -> None:
     store: FolderStore | MemoryStore = FolderStore(tmp_path) if kind == "folder" else MemoryStore()
     for number in range(3):
         store.append(b"\x81\xa4type\xabof-kind-%d/1" % number, sync=False)
-    store.set_aside(store.entries()[1][1], "it is wrong")
-    with pytest.raises(DamagedJournal, match="something was taken out"):
+    store.quarantine(store.entries()[1][1], "it is wrong")
+    with pytest.raises(DamagedJournal, match="entries were removed"):
         store.load()
-    (aside,) = store.aside()
-    assert (aside.seq, aside.reason, aside.data) == (2, "it is wrong", b"\x81\xa4type\xabof-kind-1/1")
+    (quarantined,) = store.quarantined()
+    assert (quarantined.seq, quarantined.reason, quarantined.data) == (2, "it is wrong", b"\x81\xa4type\xabof-kind-1/1")
     assert [it.seq for it in store.entries()[1]] == [1, 3]
-    store.set_aside(store.entries()[1][1], "so is this")
+    store.quarantine(store.entries()[1][1], "so is this")
     store.append(b"new", sync=False)
     assert [it.seq for it in store.entries()[1]] == [1, 4]  # no number is given twice
     store.snapshot(b"state")
     assert store.load() == (b"state", [])
-    store.set_aside(store.entries()[0][0], "the snapshot too")
+    store.quarantine(store.entries()[0][0], "the snapshot too")
     assert store.entries()[0] == []
     store.close()
 
 
-def test_a_store_of_0_2_0_is_opened_and_that_version_can_still_write_to_it(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "journal.db")) as db:
-        db.executescript(OF_0_2_0)
-        db.execute("insert into journal (record) values (?)", (b"old",))
-        db.execute("insert or replace into snapshot values (1, ?, ?)", (1, b"old state"))
-        db.execute("insert into journal (record) values (?)", (b"older",))
-        db.commit()
-    store = FolderStore(tmp_path)
-    assert store.load() == (b"old state", [b"older"])
-    store.append(b"new", sync=True)
-    store.snapshot(b"new state")
-    assert store.load() == (b"new state", [])
-    store.close()
-    with closing(sqlite3.connect(tmp_path / "journal.db")) as db:
-        db.executescript(OF_0_2_0)
-        db.execute("insert into journal (record) values (?)", (b"old again",))
-        (seq,) = db.execute("select coalesce(max(seq), 0) from journal").fetchone()
-        db.execute("insert or replace into snapshot values (1, ?, ?)", (seq, b"state of old"))
-        db.execute("insert into journal (record) values (?)", (b"last",))
-        db.commit()
-    store = FolderStore(tmp_path)
-    assert store.load() == (b"state of old", [b"last"])
-    store.close()
-
-
 def many(folder: Path) -> None:
-    """A journal of some forty pages: records of a kilobyte behind a snapshot."""
+    """Return a journal of about forty pages: records of a kilobyte after a snapshot."""
     store = FolderStore(folder)
     store.boot()
     store.snapshot(b"state")
@@ -140,7 +107,7 @@ def tear(folder: Path, page: int) -> None:
     path.write_bytes(data)
 
 
-def test_of_a_torn_journal_all_is_kept_that_can_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_readable_records_of_torn_journal_are_salvaged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     many(tmp_path)
     before = (tmp_path / "journal.db").read_bytes()
     tear(tmp_path, len(before) // 4096 - 12)
@@ -166,8 +133,8 @@ def test_of_a_torn_journal_all_is_kept_that_can_be_read(tmp_path: Path, caplog: 
     assert FolderStore(tmp_path).load() == (b"state without", [b"more"])
 
 
-def test_any_page_may_be_torn(tmp_path: Path) -> None:
-    """A file without its first page is named; whatever else is torn, the store opens."""
+def test_torn_page_is_survived_at_any_position(tmp_path: Path) -> None:
+    """The error names a file without its first page; with any other torn page, the store opens."""
     many(tmp_path)
     whole = (tmp_path / "journal.db").read_bytes()
     pages = len(whole) // 4096
@@ -175,17 +142,17 @@ def test_any_page_may_be_torn(tmp_path: Path) -> None:
         (tmp_path / "journal.db").write_bytes(whole)
         tear(tmp_path, page)
         if page == 0:
-            with pytest.raises(StoreError, match="move it away to start afresh"):
+            with pytest.raises(StoreError, match="move it away to start over"):
                 FolderStore(tmp_path)
             continue
         store = FolderStore(tmp_path)
         assert all(it.whole for it in store.entries()[1])
         assert store.boot().count in (2, *range(int(time.time()) - 3600, int(time.time()) + 3600))
-        store.append(b"it goes on", sync=True)
+        store.append(b"it continues", sync=True)
         store.close()
 
 
-def test_a_journal_that_was_cut_short_is_salvaged(tmp_path: Path) -> None:
+def test_truncated_journal_is_salvaged(tmp_path: Path) -> None:
     many(tmp_path)
     whole = (tmp_path / "journal.db").read_bytes()
     (tmp_path / "journal.db").write_bytes(whole[: 4096 * 20])
@@ -196,7 +163,7 @@ def test_a_journal_that_was_cut_short_is_salvaged(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_damaged_blob_is_deleted_so_that_it_is_fetched_again(tmp_path: Path) -> None:
+def test_damaged_blob_is_deleted(tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
     good, bad, gone = blobs.put(b"good"), blobs.put(b"bad"), digest_of(b"gone")
     blobs.path(bad).write_bytes(b"not")

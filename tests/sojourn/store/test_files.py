@@ -1,4 +1,4 @@
-"""Files that are written beside their place and renamed."""
+"""Atomic writes to a temporary file that is renamed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sojourn.errors import ConfigError
-from sojourn.store.files import move_into_place, write_atomically, write_private, written_beside
+from sojourn.store.files import move_into_place, open_atomic, write_atomically, write_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The inodes of all that was synced."""
+    """Return the inodes of all synced files and folders."""
     inodes: list[int] = []
     real = os.fsync
 
@@ -28,10 +28,10 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return inodes
 
 
-def test_the_old_content_is_there_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_old_content_remains_until_the_new_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
-    with written_beside(path) as file:
+    with open_atomic(path) as file:
         file.write(b"new")
         file.flush()
         assert path.read_bytes() == b"old"
@@ -39,10 +39,10 @@ def test_the_old_content_is_there_until_the_new_one_is_whole(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_fails_halfway_leaves_the_old_content_and_nothing_beside(tmp_path: Path) -> None:
+def test_failed_write_keeps_old_content_and_leaves_no_files(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
-    with pytest.raises(TypeError), written_beside(path) as file:
+    with pytest.raises(TypeError), open_atomic(path) as file:
         file.writelines([b"half", "no bytes"])  # type: ignore[list-item]
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
@@ -50,19 +50,17 @@ def test_what_fails_halfway_leaves_the_old_content_and_nothing_beside(tmp_path: 
 
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("sync_folder", [True, False])
-def test_what_is_asked_for_survives_a_power_cut(
-    sync: bool, sync_folder: bool, tmp_path: Path, synced: list[int]
-) -> None:
+def test_requested_syncs_are_performed(sync: bool, sync_folder: bool, tmp_path: Path, synced: list[int]) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"content", sync=sync, sync_folder=sync_folder)
     wanted = [path.stat().st_ino] * sync + [tmp_path.stat().st_ino] * sync_folder
     assert synced == wanted
 
 
-def test_modes_are_kept_from_the_first_byte_on(tmp_path: Path) -> None:
+def test_file_modes_are_set_from_the_first_byte(tmp_path: Path) -> None:
     umask = os.umask(0o022)
     try:
-        with written_beside(tmp_path / "own", mode=0o600) as file:
+        with open_atomic(tmp_path / "own", mode=0o600) as file:
             assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
         write_atomically(tmp_path / "open", b"")
         write_private(tmp_path / "private", "text")
@@ -72,7 +70,7 @@ def test_modes_are_kept_from_the_first_byte_on(tmp_path: Path) -> None:
     assert modes == {"own": 0o600, "open": 0o644, "private": 0o600}
 
 
-def test_a_link_that_lies_in_wait_beside_is_not_followed(tmp_path: Path) -> None:
+def test_planted_symlink_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"mine")
     (tmp_path / f".key.{os.getpid()}.new").symlink_to(victim)
@@ -81,9 +79,9 @@ def test_a_link_that_lies_in_wait_beside_is_not_followed(tmp_path: Path) -> None
     assert victim.read_bytes() == b"mine"
 
 
-def test_a_whole_file_is_moved_into_its_place(tmp_path: Path) -> None:
+def test_finished_file_is_moved_into_place(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    (tmp_path / "beside").write_bytes(b"new")
-    move_into_place(tmp_path / "beside", path)
+    (tmp_path / "temporary").write_bytes(b"new")
+    move_into_place(tmp_path / "temporary", path)
     assert (list(tmp_path.iterdir()), path.read_bytes()) == ([path], b"new")

@@ -1,4 +1,4 @@
-"""The journal: what was appended is there after any restart, on a full disk too, and one process at a time."""
+"""The journal: records survive restarts and full disks, and only one process can open it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from sojourn.errors import DiskFull, StoreError
-from sojourn.store.journal import ROOM, FolderStore, MemoryStore
+from sojourn.store.journal import MIN_COMPACTION_BYTES, FolderStore, MemoryStore
 
 
 class Again:
-    """A store that can be closed and opened again."""
+    """A store that can be closed and reopened."""
 
     def __init__(self, kind, folder) -> None:
         self._kind, self._folder = kind, folder
@@ -32,17 +32,17 @@ def again(request, tmp_path):
     return Again(request.param, tmp_path / "store")
 
 
-def test_a_new_store_is_empty(again) -> None:
+def test_new_store_is_empty(again) -> None:
     assert again.store.load() == (None, [])
 
 
-def test_records_come_back_in_order(again) -> None:
+def test_records_are_loaded_in_order(again) -> None:
     for number in range(5):
         again.store.append(bytes([number]), sync=number % 2 == 0)
     assert again.reopen().load() == (None, [bytes([number]) for number in range(5)])
 
 
-def test_a_snapshot_replaces_what_was_before(again) -> None:
+def test_snapshot_replaces_earlier_records(again) -> None:
     again.store.append(b"1", sync=False)
     again.store.snapshot(b"state")
     again.store.append(b"2", sync=True)
@@ -56,20 +56,20 @@ def test_a_snapshot_replaces_what_was_before(again) -> None:
     assert again.reopen().load() == (b"empty journal", [b"4"])
 
 
-def test_boots_are_counted_and_each_is_its_own(again) -> None:
+def test_boots_are_counted_with_unique_nonces(again) -> None:
     epochs = [again.store.boot()]
     epochs += [again.reopen().boot() for _ in range(3)]
     assert [epoch.count for epoch in epochs] == [1, 2, 3, 4]
     assert len({epoch.nonce for epoch in epochs}) == 4
 
 
-def test_blobs_survive(again) -> None:
+def test_blobs_survive_restart(again) -> None:
     digest = again.store.blobs.put(b"data")
     again.store.blobs.sync(digest)
     assert again.reopen().blobs.read(digest) == b"data"
 
 
-def test_a_second_process_is_refused(tmp_path) -> None:
+def test_second_process_is_rejected(tmp_path) -> None:
     store = FolderStore(tmp_path)
     with pytest.raises(StoreError, match="in use by another process"):
         FolderStore(tmp_path)
@@ -84,7 +84,7 @@ def test_a_second_process_is_refused(tmp_path) -> None:
     assert FolderStore(tmp_path).load() == (None, [b"mine"])
 
 
-def test_a_process_that_was_killed_leaves_its_records(tmp_path) -> None:
+def test_killed_process_keeps_its_records(tmp_path) -> None:
     code = (
         "import os, signal; from pathlib import Path; from sojourn.store.journal import FolderStore\n"
         f"store = FolderStore(Path({str(tmp_path)!r}))\n"
@@ -96,19 +96,19 @@ def test_a_process_that_was_killed_leaves_its_records(tmp_path) -> None:
     assert FolderStore(tmp_path).load()[1] == [str(number).encode() for number in range(100)]
 
 
-def test_a_file_that_is_no_journal_is_named(tmp_path) -> None:
+def test_non_journal_file_is_reported(tmp_path) -> None:
     (tmp_path / "journal.db").write_bytes(b"this is not a database" * 1000)
-    with pytest.raises(StoreError, match="move it away to start afresh"):
+    with pytest.raises(StoreError, match="move it away to start over"):
         FolderStore(tmp_path)
 
 
 def fill_up(store: FolderStore, pages: int = 0) -> None:
-    """Let the journal not grow any more, as a full disk does."""
+    """Prevent the journal from growing, like a full disk."""
     (used,) = store._db.execute("pragma page_count").fetchone()
     store._db.execute(f"pragma max_page_count = {used + pages}")
 
 
-def test_a_full_disk_is_named_and_nothing_is_lost(tmp_path) -> None:
+def test_full_disk_is_reported_and_loses_nothing(tmp_path) -> None:
     store = FolderStore(tmp_path)
     store.append(b"before", sync=True)
     fill_up(store)
@@ -125,7 +125,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(tmp_path) -> None:
     assert FolderStore(tmp_path).load() == (b"state", [b"last"])
 
 
-def test_sync_is_asked_for_only_where_it_is_needed(tmp_path) -> None:
+def test_sync_mode_follows_each_append(tmp_path) -> None:
     store = FolderStore(tmp_path)
     modes = []
     for sync in (False, True, True, False):
@@ -135,31 +135,31 @@ def test_sync_is_asked_for_only_where_it_is_needed(tmp_path) -> None:
     assert store._db.execute("pragma journal_mode").fetchone() == ("wal",)
 
 
-def test_the_journal_is_readable_by_anyone_with_sqlite(tmp_path) -> None:
+def test_journal_is_readable_with_plain_sqlite(tmp_path) -> None:
     store = FolderStore(tmp_path)
     store.append(b"record", sync=True)
     with sqlite3.connect(tmp_path / "journal.db") as other:
         assert other.execute("select record from journal").fetchall() == [(b"record",)]
 
 
-def test_a_store_in_memory_is_crowded_when_its_records_outgrow_its_state(tmp_path) -> None:
+def test_memory_store_compacts_when_records_outgrow_state(tmp_path) -> None:
     store, folder = MemoryStore(), FolderStore(tmp_path)
-    for _ in range(ROOM // 1024):
+    for _ in range(MIN_COMPACTION_BYTES // 1024):
         store.append(bytes(1024), sync=False)
         folder.append(bytes(1024), sync=False)
-    assert not store.crowded()
+    assert not store.needs_compaction()
     store.append(b"x", sync=False)
-    assert store.crowded()
-    assert not folder.crowded()
-    store.snapshot(bytes(3 * ROOM))
-    store.append(bytes(3 * ROOM), sync=False)
-    assert not store.crowded()
+    assert store.needs_compaction()
+    assert not folder.needs_compaction()
+    store.snapshot(bytes(3 * MIN_COMPACTION_BYTES))
+    store.append(bytes(3 * MIN_COMPACTION_BYTES), sync=False)
+    assert not store.needs_compaction()
     store.append(b"x", sync=False)
-    assert store.crowded()
+    assert store.needs_compaction()
     folder.close()
 
 
-def test_numbers_and_checksums_in_memory_are_those_of_the_records_whenever_they_are_asked_for() -> None:
+def test_memory_entries_do_not_depend_on_when_they_are_read() -> None:
     early, late = MemoryStore(), MemoryStore()
     for number in range(4):
         for store in (early, late):

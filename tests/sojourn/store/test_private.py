@@ -1,4 +1,4 @@
-"""Who may read a store: its owner, whatever the umask was, and nobody else but for releases."""
+"""Permissions of a store: only its owner can read it, under any umask; the group can read releases."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from edge_agent.releases.folder import shared_folder
 from sojourn.store.blobs import LEAF, FolderBlobs, digest_of
+from sojourn.store.files import private_store
 from sojourn.store.journal import FolderStore
-from sojourn.store.private import private_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +27,12 @@ def umask(request) -> Iterator[int]:
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """Every file and folder of a store, by its path, with its mode."""
+    """Return the mode of every file and folder of a store, by path."""
     found = [folder, *folder.rglob("*")]
     return {str(path.relative_to(folder)): f"{path.stat().st_mode & 0o777:o}" for path in found}
 
 
-def test_a_store_is_readable_by_its_owner_only_whatever_the_umask(umask: int, tmp_path: Path) -> None:
+def test_store_is_private_whatever_the_umask(umask: int, tmp_path: Path) -> None:
     folder, data = tmp_path / "node" / "store", b"x" * (LEAF + 1)
     store = FolderStore(folder)
     store.append(b"record", sync=True)
@@ -59,9 +59,7 @@ def test_a_store_is_readable_by_its_owner_only_whatever_the_umask(umask: int, tm
     store.close()
 
 
-def test_a_store_with_wider_modes_is_narrowed_at_start_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wider_modes_are_narrowed_at_start_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     store = FolderStore(tmp_path / "store")
     store.append(b"record", sync=True)
@@ -72,11 +70,11 @@ def test_a_store_with_wider_modes_is_narrowed_at_start_and_says_so(
         path.chmod(0o777 if path.is_dir() else 0o666)
     store = FolderStore(tmp_path / "store")
     assert store.load() == (None, [b"record"])
-    # The group may still pass through, as programs do that use a release.
+    # The group may still traverse it, as programs that use a release do.
     assert {mode for path, mode in modes(tmp_path / "store").items() if path != "."} == {"600", "700"}
     assert modes(tmp_path / "store")["."] == "710"
     assert [record.message for record in caplog.records] == [
-        f"others could look into {tmp_path / 'store'}: modes of 5 files and folders were narrowed"
+        f"other users had access to {tmp_path / 'store'}: removed their permissions from 5 files and folders"
     ]
     store.close()
     caplog.clear()
@@ -84,7 +82,7 @@ def test_a_store_with_wider_modes_is_narrowed_at_start_and_says_so(
     assert caplog.text == ""
 
 
-def test_releases_stay_readable_for_the_group_and_an_owners_data_stays_as_it_is(tmp_path: Path) -> None:
+def test_releases_stay_group_readable_and_data_unchanged(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     digest = FolderBlobs(folder / "blobs").put(b"graph")
     shared_folder(folder, folder / "release" / "digits")
@@ -99,7 +97,7 @@ def test_releases_stay_readable_for_the_group_and_an_owners_data_stays_as_it_is(
     assert (found["data.npz"], found["blobs"]) == ("644", "700")
 
 
-def test_a_link_in_a_store_is_not_followed(tmp_path: Path) -> None:
+def test_symlink_in_store_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.touch()
     other.chmod(0o644)

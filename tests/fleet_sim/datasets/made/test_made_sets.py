@@ -1,4 +1,4 @@
-"""The sets that are made here: what they hold, that a seed decides all of it, and that there is something to learn."""
+"""Generated data sets: their contents, their reproducibility by seed, and that models can learn from them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 
 from coordinator.jobs.data import digits_split
-from coordinator.jobs.task_settings import TaskSettings
+from coordinator.jobs.settings_tables import TaskSettings
 from fleet_sim.datasets import DataSet, load
-from fleet_sim.datasets.made.digit_attributes import ATTRIBUTES
-from fleet_sim.datasets.made.households import HOURS, HOUSEHOLDS, TESTED, load_series
-from fleet_sim.datasets.made.pumps import FAULTS, FAULTY, MACHINES
-from fleet_sim.datasets.made.registry import MADE
 from fleet_sim.datasets.partition import By, Split, split
+from fleet_sim.datasets.sklearn_sets import ATTRIBUTES
+from fleet_sim.datasets.synthetic_sets import (
+    FAULTS,
+    FAULTY,
+    HOURS,
+    HOUSEHOLDS,
+    MACHINES,
+    MADE,
+    TESTED_HOURS,
+    load_series,
+)
 from sojourn.errors import ConfigError, DataError
 
 SHAPES = {
@@ -30,7 +37,7 @@ def arrays(data: DataSet) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_set_is_what_its_table_says(name: str) -> None:
+def test_set_has_the_documented_shapes(name: str) -> None:
     data = load(name)
     x, y, tested = SHAPES[name]
     assert (data.name, data.kind) == (name, MADE[name].kind)
@@ -44,31 +51,31 @@ def test_a_set_is_what_its_table_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_seed_decides_all_of_it(name: str) -> None:
+def test_seed_determines_the_whole_set(name: str) -> None:
     one, same, other = (load(name, seed=seed) for seed in (0, 0, 1))
     assert all(map(np.array_equal, arrays(one), arrays(same)))
     drawn = name not in ("diabetes", "digit-attributes")
     assert np.array_equal(one.x_train, other.x_train) is not drawn
 
 
-def test_names_may_be_written_in_any_way() -> None:
+def test_set_name_ignores_case_and_separators() -> None:
     assert load("Digit_Attributes").name == "digit-attributes"
 
 
 def explained(data: DataSet) -> float:
-    """How much of the test part's first target a straight line explains."""
+    """Return how much of the variance of the test part's first target a linear model explains."""
     one = [np.c_[x.reshape(len(x), -1), np.ones(len(x))] for x in (data.x_train, data.x_test)]
     y, y_test = (each.reshape(len(each), -1)[:, 0].astype(np.float64) for each in (data.y_train, data.y_test))
     guess = one[1] @ np.linalg.lstsq(one[0], y, rcond=None)[0]
     return 1.0 - float(np.mean(np.square(guess - y_test)) / y_test.var())
 
 
-def test_houses_are_not_explained_by_a_straight_line_alone() -> None:
+def test_houses_are_only_partly_explained_by_a_linear_model() -> None:
     assert 0.7 < explained(load("houses")) < 0.9
     assert 0.3 < explained(load("diabetes")) < 0.6
 
 
-def test_households_have_days_and_weeks() -> None:
+def test_households_have_daily_and_weekly_cycles() -> None:
     series = load_series(0)
     assert series.shape == (HOUSEHOLDS, HOURS)
 
@@ -80,32 +87,32 @@ def test_households_have_days_and_weeks() -> None:
     assert explained(load("households")) > 0.6
 
 
-def test_no_window_for_training_reaches_into_the_hours_for_testing() -> None:
+def test_training_windows_never_reach_into_test_hours() -> None:
     data, series = load("households"), load_series(0)
     assert np.array_equal(data.x_train[0, :, 0], series[0, :48])
     assert np.array_equal(data.y_train[0, :, 0], series[0, 48:54])
     each = len(data.x_train) // HOUSEHOLDS
     last = 6 * (each - 1)
     assert np.array_equal(data.y_train[each - 1, :, 0], series[0, last + 48 : last + 54])
-    assert last + 54 <= HOURS - TESTED
-    assert np.array_equal(data.x_test[0, :, 0], series[0, HOURS - TESTED : HOURS - TESTED + 48])
+    assert last + 54 <= HOURS - TESTED_HOURS
+    assert np.array_equal(data.x_test[0, :, 0], series[0, HOURS - TESTED_HOURS : HOURS - TESTED_HOURS + 48])
 
 
-def test_a_job_says_how_series_are_cut() -> None:
+def test_job_task_sets_the_window_length() -> None:
     data = load("households", task=TaskSettings(kind="forecast", steps=24, horizon=2, stride=24))
     assert (data.x_train.shape, data.y_train.shape) == ((40 * 41, 24, 1), (40 * 41, 2, 1))
     with pytest.raises(DataError, match=r"a window of 400 \+ 1 hours is longer than the 336 hours"):
         load("households", task=TaskSettings(kind="forecast", steps=400))
 
 
-def test_attributes_are_those_of_the_digit() -> None:
+def test_attributes_match_the_digit() -> None:
     data, (_, digits) = load("digit-attributes"), digits_split(train=True)
     assert data.classes == tuple(ATTRIBUTES)
     for at, those in enumerate(ATTRIBUTES.values()):
         assert np.array_equal(data.y_train[:, at] > 0, np.isin(digits, those))
 
 
-def test_faults_are_only_in_the_test_part_and_differ_from_what_is_healthy() -> None:
+def test_faults_occur_only_in_the_test_part_and_are_detectable() -> None:
     data = load("pumps")
     assert not data.y_train.any()
     assert int(data.y_test.sum()) == MACHINES * FAULTY
@@ -122,11 +129,11 @@ def test_faults_are_only_in_the_test_part_and_differ_from_what_is_healthy() -> N
 
 
 def _subspace(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of samples, and the 24 directions in which they differ most."""
+    """Return the mean of samples, and their 24 principal directions."""
     return x.mean(axis=0), np.linalg.svd(x - x.mean(axis=0), full_matrices=False)[2][:24]
 
 
-def test_a_machine_of_one_regime_looks_faulty_to_another() -> None:
+def test_machine_of_another_regime_looks_faulty() -> None:
     data = load("pumps")
     assert data.domains is not None
     means, directions = _subspace(data.x_train[data.domains == 0])
@@ -138,7 +145,7 @@ def test_a_machine_of_one_regime_looks_faulty_to_another() -> None:
     assert min(left(regime) for regime in range(1, 6)) > 3 * left(0)
 
 
-def test_tokens_are_followed_by_few_others_and_dialects_differ() -> None:
+def test_tokens_have_few_successors_and_dialects_differ() -> None:
     data = load("dialects")
     assert np.array_equal(data.x_train[:, 1:], data.y_train[:, :-1])
     assert data.domains is not None
@@ -153,7 +160,7 @@ def test_tokens_are_followed_by_few_others_and_dialects_differ() -> None:
     ("name", "by", "devices"),
     [("pumps", "user", 24), ("pumps", "domain", 6), ("households", "user", 40), ("dialects", "domain", 6)],
 )
-def test_natural_splits_are_known(name: str, by: By, devices: int) -> None:
+def test_natural_splits_are_available(name: str, by: By, devices: int) -> None:
     data = load(name)
     parts = split(Split(by=by), data, devices, 0)
     groups = data.users if by == "user" else data.domains
@@ -162,16 +169,16 @@ def test_natural_splits_are_known(name: str, by: By, devices: int) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_every_set_is_split_by_its_strata(name: str) -> None:
+def test_every_set_can_be_split_by_strata(name: str) -> None:
     data = load(name)
     parts = split(Split(alpha=0.3), data, 5, 0)
     assert sum(map(len, parts)) == len(data.y_train)
     assert len({len(part) for part in parts}) > 1
 
 
-def test_samples_may_be_reconstructed_whatever_they_are_for() -> None:
+def test_any_set_can_be_used_for_reconstruction() -> None:
     data = load("houses", task=TaskSettings(kind="reconstruction"))
     assert data.kind == "reconstruction"
     assert data.y_train.tolist() == [0] * 4800
-    with pytest.raises(ConfigError, match=r"houses is for regression, and task\.kind is 'tokens'"):
+    with pytest.raises(ConfigError, match=r"the task of houses is regression, but task\.kind is 'tokens'"):
         load("houses", task=TaskSettings(kind="tokens"))

@@ -1,7 +1,7 @@
-"""What Home Assistant's pages say of device discovery and of the entities that are used, as closed forms of our own.
+"""Home Assistant's documentation of device discovery and the used entities, as strict types.
 
-Transcribed from the documentation of the MQTT integration (device discovery, binary sensor, sensor, update), field by
-field as far as they are used; a field that is not here is a mistake. `home_assistant_check.py` asks Home Assistant.
+Transcribed from the documentation of the MQTT integration (device discovery, binary sensor, sensor, update), only the
+fields in use; other fields are rejected. `tests/home_assistant/check.py` verifies this with Home Assistant itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Sensor(_Entity, tag="sensor"):
 
 
 class Update(_Entity, tag="update"):
-    """Without `command_topic`: it cannot be used to install anything."""
+    """Without `command_topic`, Home Assistant cannot install anything."""
 
     title: Filled
 
@@ -72,7 +72,7 @@ class Discovery(_Closed):
 
 
 def read_discovery(payload: bytes) -> Discovery:
-    """The message, if it is what the documentation describes, in ASCII."""
+    """Decode a discovery message; fails if it is not ASCII or differs from the documentation."""
     assert payload.isascii()
     found = msgspec.json.decode(payload, type=Discovery)
     ids = [entity.unique_id for entity in found.components.values()]

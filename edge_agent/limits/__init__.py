@@ -1,1 +1,0 @@
-"""What an owner allows training to take of a device, and how that is kept to."""

@@ -1,1 +1,0 @@
-"""What the owner of a device is shown of what others may do with it."""

@@ -1,1 +1,0 @@
-"""Results that lie in a folder, as if a coordinator told them."""

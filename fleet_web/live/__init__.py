@@ -1,1 +1,0 @@
-"""What a coordinator tells, over one connection that all open pages share."""

@@ -1,0 +1,1 @@
+"""The data sources of the pages: a running coordinator, or folders of results."""

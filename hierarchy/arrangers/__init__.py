@@ -1,1 +1,0 @@
-"""The place of arrangers before `hierarchy.arranging`: kept for arrangers that users wrote."""
