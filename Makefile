@@ -50,7 +50,7 @@ help:  ## List the targets
 demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine, over real MQTT
 	@$(VENV)/bin/sojourn demo
 
-install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks need
+install: $(VENV)/dev.stamp  ## Install Sojourn, and what its tests and checks need
 
 test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages $(TESTED_WITH)
@@ -78,14 +78,14 @@ test-load:  ## Run the tests that start processes once, next to four busy proces
 		BOTH_CORES="$(BOTH_CORES) --maxprocesses 6 --numprocesses 6"
 
 # Counting takes a third longer, so it is not a part of every run.
-coverage: $(VENV)/dev.stamp  ## Run all tests and report the lines and branches that they reach
+coverage: $(VENV)/dev.stamp  ## Run all tests and report their coverage of lines and branches
 	@.ci/install-packages $(TESTED_WITH)
 	@.ci/install-axe
 	@$(VENV)/bin/python -W 'ignore:Unable to activate pytest branch coverage' -m slipcover --json --out .coverage.json -m pytest \
 		$(BOTH_CORES)
 	@$(VENV)/bin/python .ci/least-covered .coverage.json
 
-test-deploy: $(VENV)/dev.stamp  ## Try the install scripts in a clean Debian; needs root, takes minutes
+test-deploy: $(VENV)/dev.stamp  ## Test the install scripts in a clean Debian; needs root, takes minutes
 	@.ci/install-packages mmdebstrap systemd-container
 	@tests/deploy/chroot.sh
 	@tests/deploy/booted.sh
@@ -96,7 +96,7 @@ HOME_RUN := homeassistant==2024.3.3 paho-mqtt==1.6.1 janus==1.0.0 numpy==1.26.0
 HOME_READ := homeassistant==2026.2.3
 HOME_READ_FOR := 3.14
 
-test-homeassistant: $(VENV)/dev.stamp  ## Let a real Home Assistant find a real fleet; takes minutes
+test-homeassistant: $(VENV)/dev.stamp  ## Test a fleet with a real Home Assistant; takes minutes
 	@.ci/install-packages mosquitto
 	@"$(PYTHON)" -m venv $(HOME_ASSISTANT)/venv
 	@$(HOME_ASSISTANT)/venv/bin/python -m pip install -qq --disable-pip-version-check --no-input --prefer-binary $(HOME_RUN)
@@ -108,7 +108,7 @@ test-homeassistant: $(VENV)/dev.stamp  ## Let a real Home Assistant find a real 
 	@$(VENV)/bin/python -m tests.home_assistant.check $(HOME_ASSISTANT)/venv/bin/python \
 		$(HOME_ASSISTANT)/later/homeassistant/components/mqtt
 
-check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package imports which; at words, and at the pages
+check: $(VENV)/dev.stamp  ## Check the code (linter, types, import rules), the words and the pages
 	$(VENV)/bin/python .ci/check-words
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
@@ -116,7 +116,7 @@ check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package impo
 	$(VENV)/bin/lint-imports
 	$(SITE)
 
-docs: $(VENV)/dev.stamp  ## Make a site of the pages: build/site/index.html
+docs: $(VENV)/dev.stamp  ## Build a site of the pages: build/site/index.html
 	@$(SITE)
 
 # What an earlier build left would be packed, too.
@@ -126,7 +126,7 @@ wheel:  ## Make the wheel that is copied to other machines: dist/sojourn-*.whl
 	@$(PACK) wheel -qq --no-deps --wheel-dir dist .
 	@ls dist/sojourn-*.whl
 
-wheelhouse: wheel  ## All wheels for a machine without internet: dist/wheels; make wheelhouse ROLE=coordinator MACHINE=x86_64 FOR=3.13
+wheelhouse: wheel  ## Make all wheels for a machine without internet: dist/wheels; make wheelhouse ROLE=coordinator MACHINE=x86_64 FOR=3.13
 	@rm -rf dist/wheels && mkdir dist/wheels && cp dist/sojourn-*.whl dist/wheels
 	@$(PACK) download -qq --only-binary=:all: --platform manylinux_2_28_$(MACHINE) --platform manylinux_2_27_$(MACHINE) \
 		--platform manylinux_2_17_$(MACHINE) --platform manylinux2014_$(MACHINE) --python-version $(FOR) \
@@ -137,7 +137,7 @@ wheelhouse: wheel  ## All wheels for a machine without internet: dist/wheels; ma
 sbom: $(VENV)/dev.stamp  ## Write the bills of materials of this version into deploy/sbom
 	@$(VENV)/bin/python -m deploy.make_sbom
 
-clean:  ## Remove all that was made, .venv too
+clean:  ## Remove everything that make created, including .venv
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -41,7 +41,7 @@ from sojourn.protocol.limits import MAX_BYTES, Moment, sum_within
 from sojourn.protocol.mandates import Normalisation, SignedMandate
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TourId, TrainingSize
-from sojourn.text import as_ranges
+from sojourn.text import as_ranges, quantity
 
 if TYPE_CHECKING:
     from coordinator.jobs.settings import JobSettings
@@ -229,7 +229,8 @@ class JobState(msgspec.Struct):
         settings, rounds = self.settings, len(self.history)
         if settings.goal is not None and settings.goal.reached(self.history[-1]):
             return f"the target {settings.goal} was reached in round {rounds}"
-        return f"{rounds} rounds are done" if rounds >= settings.all_rounds else None
+        done = f"{quantity(rounds, 'round')} {'is' if rounds == 1 else 'are'} done"
+        return done if rounds >= settings.all_rounds else None
 
     @property
     def models(self) -> dict[int, Ref]:
@@ -255,7 +256,8 @@ class JobState(msgspec.Struct):
     def not_kept(self, number: int) -> str:
         """Return why the model of a round is not available, and which models are."""
         if number > len(self.history):
-            return f"job {self.name!r} has completed {len(self.history)} rounds: there is no round {number} yet"
+            done = quantity(len(self.history), "round")
+            return f"job {self.name!r} has completed {done}: there is no round {number} yet"
         return f"the model of round {number} of job {self.name!r} is not stored; stored: {as_ranges(self.models)}"
 
     def accuracy(self, number: int) -> float:

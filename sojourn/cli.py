@@ -28,7 +28,7 @@ SUMMARIES = {
     "data": "Show how a dataset is split over devices.",
     "agent": "Run the agent of a device.",
     "edge": "Run the edge server of a site.",
-    "fleet": "Manage the members of a fleet and their credentials; list connected devices.",
+    "fleet": "Manage the members of a fleet and their credentials; show the state of its devices.",
     "coordinator": "Run the coordinator of a fleet.",
     "broker": "Run an MQTT broker for development.",
 }

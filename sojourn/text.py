@@ -28,6 +28,11 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Unicode categories: control, format (such as changes of writing direction), surrogates and line separators."""
 
 
+def quantity(number: int, noun: str) -> str:
+    """Return a number with its noun, such as 1 round or 2 rounds."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def clean_lines(text: str, limit: int = 20_000) -> str:
     """Sanitise text of several lines."""
     return "\n".join(clean(line, limit) for line in text[:limit].splitlines())

@@ -21,7 +21,7 @@ HISTORY = 50
 
 @asking
 def status(operator: Any, as_json: AsJson = False) -> None:
-    """Show all known devices: whether each is connected and since when, its site, and its last visit."""
+    """Show all known devices: whether each is online and since when, its site, and its last visit."""
     from rich.console import Console
 
     from coordinator.console.fleet_tables import device_table, notice_lines, summary
@@ -68,12 +68,12 @@ def forget(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Forget a disconnected device: it is removed from the list and the web page, until it connects again."""
+    """Forget an offline device: it is removed from the list and the web page until it connects again."""
     from coordinator.console.fleet_tables import age
 
     (device,), now = operator.devices(name)
-    gone = f"gone for {age(now - device.since)}" if not device.here else "connected"
-    if not yes and not typer.confirm(f"Forget device {name} ({gone}, {device.visits} successful visits)?"):
+    presence = "online" if device.here else f"offline for {age(now - device.since)}"
+    if not yes and not typer.confirm(f"Forget device {name} ({presence}, {device.visits} successful visits)?"):
         typer.echo(f"{name} was not forgotten")
         raise typer.Exit(1)
     operator.forget_device(name)

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Offer
 
 
-_STYLES = {"connected": "green", "gone": "yellow", "done": "green", "declined": "yellow", "lost": "yellow",
-           "refused": "red", "joined": "green", "left": "yellow"}  # fmt: skip
+_STYLES = {"online": "green", "offline": "yellow", "done": "green", "declined": "yellow", "lost": "yellow",
+           "refused": "red"}  # fmt: skip
 CSV_COLUMNS = ("at", "job", "round", "phase", "tour", "hop", "site", "device", "status", "samples", "loss", "seconds",
                "reason")  # fmt: skip
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
-    """Return a table of all devices, connected ones first."""
+    """Return a table of all devices, online ones first."""
     table = plain_table("device", "state", "site", "version", "visits", "last visit")
     for it in sorted(devices, key=lambda it: (not it.here, it.device)):
         table.add_row(
@@ -47,8 +47,8 @@ def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
 
 
 def _state(it: FleetDevice, now: float) -> Text:
-    """Return whether a device is connected and since when, and what it trains."""
-    state = "connected" if it.here else "gone"
+    """Return whether a device is online and since when, and what it trains."""
+    state = "online" if it.here else "offline"
     visit = it.doing.visit if it.doing else None
     trains = f", trains {visit.job} round {visit.round}" if visit else ""
     notice = Text(", see below", "red") if it.notice else ""
@@ -63,7 +63,8 @@ def notice_lines(devices: Iterable[FleetDevice]) -> list[str]:
 def summary(devices: Sequence[FleetDevice]) -> str:
     """Return the number of devices."""
     here = sum(it.here for it in devices)
-    return f"{len(devices)} devices: {here} connected, {len(devices) - here} gone"
+    noun = "device" if len(devices) == 1 else "devices"
+    return f"{len(devices)} {noun}: {here} online, {len(devices) - here} offline"
 
 
 def _visits(it: FleetDevice) -> str:
@@ -80,7 +81,7 @@ def _last(last: LastVisit | None, now: float) -> Text:
 
 def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
     """Return the properties of one device as pairs of name and value."""
-    state = "connected" if it.here else "gone"
+    state = "online" if it.here else "offline"
     lines = [
         ("state", f"{state} since {moment(it.since)} ({age(now - it.since)})"),
         *([("notice", it.notice)] if it.notice else []),
@@ -91,7 +92,7 @@ def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
         ("visits", f"{it.visits} successful, {it.failed} failed"),
         *(("serves", _serves(each)) for each in (it.doing.releases if it.doing else ())),
     ]
-    return [*lines, *(offer_lines(it.offer) if it.offer else [("offers", "known only while connected")])]
+    return [*lines, *(offer_lines(it.offer) if it.offer else [("offers", "known only while it is online")])]
 
 
 def _serves(it: ReleaseNow) -> str:
@@ -159,7 +160,7 @@ def _word(it: VisitNote) -> str:
 
 def history_table(changes: Iterable[FleetChange], visits: Iterable[VisitNote]) -> Table:
     """Return connections and visits in order of time."""
-    rows: list[tuple[float, str, str, str]] = [(it.at, it.device, it.event, f"site {it.site}") for it in changes]
+    rows: list[tuple[float, str, str, str]] = [(it.at, it.device, _presence(it), f"site {it.site}") for it in changes]
     for note in visits:
         why = f": {note.reason}" if note.reason else ""
         rows.append((note.at, note.device, note.status, f"{note.job} {_word(note)}, site {note.site}{why}"))
@@ -167,6 +168,10 @@ def history_table(changes: Iterable[FleetChange], visits: Iterable[VisitNote]) -
     for at, device, word, what in sorted(rows, key=lambda row: row[0]):
         table.add_row(moment(at), Text(device), Text(word, _STYLES[word]), Text(what))
     return table
+
+
+def _presence(it: FleetChange) -> str:
+    return "online" if it.event == "joined" else "offline"
 
 
 def write_csv(visits: Iterable[VisitNote], file: TextIO) -> None:

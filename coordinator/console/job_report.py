@@ -11,6 +11,7 @@ from coordinator.results.report import MODEL, draw
 from coordinator.results.visit_totals import write_tallies
 from sojourn.errors import ConfigError, JobError, install
 from sojourn.protocol.wire import VisitReport
+from sojourn.text import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,7 +47,7 @@ def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
         yield f"There are no plots: they require matplotlib ({install('sim')})"
     if failed:
         yield f"Warning: {failed}"
-    yield f"{folder}: {len(now.history)} rounds, tables and the model; report.html shows them"
+    yield f"{folder}: {quantity(len(now.history), 'round')}, tables and the model; report.html shows them"
 
 
 def visits_of(operator: Operator, job: str, begun: float) -> Iterable[EndedVisit]:

@@ -102,7 +102,7 @@ def taken_lines(progress: JobProgress) -> list[str]:
     """Return the devices selected in every round, and those never selected."""
     view = progress.view
     every = [f"selected in every round so far: {', '.join(view.always)}"] if view.always else []
-    none = [f"connected, but not selected in any round so far: {', '.join(view.never)}"] if view.never else []
+    none = [f"online, but not selected in any round so far: {', '.join(view.never)}"] if view.never else []
     return ["", *every, *none] if every or none else []
 
 

@@ -141,7 +141,7 @@ _COLOURS = {"done": "green", "serving": "green", "running": "cyan", "paused": "y
 
 def line_summary(view: LineView) -> str:
     """Describe a rollout in one line."""
-    share = f"{100 * view.stages[view.stage - 1]:g} % of the fleet" if view.stage else "no device is connected yet"
+    share = f"{100 * view.stages[view.stage - 1]:g} % of the fleet" if view.stage else "no device is online yet"
     stage = f"stage {view.stage} of {len(view.stages)} ({share})" if view.status in ("running", "paused") else ""
     counts = ", ".join(f"{count} {state}" for state, count in sorted(view.counts.items()))
     words = [f"{view.line} {view.version} is {view.status}", stage, counts, view.detail]

@@ -55,7 +55,7 @@ CHANGE_RATE = Rate(1 / 60, 20.0)
 RECHECK_DELAY = 5.0
 """Seconds until changes that exceeded a rate are checked again."""
 STARTUP_GRACE = 30.0
-"""Seconds after a start before devices that were connected earlier, and are not reported since, count as gone."""
+"""Seconds after a start before devices that were connected earlier, and are not reported since, count as offline."""
 RECONNECT_GRACE = 10.0
 """Seconds to wait for a device that disconnected to return."""
 MAX_LOG_LINES = 10
@@ -257,7 +257,7 @@ class FleetRequests:
         return msgspec.structs.replace(answer, **{message.about: page})
 
     def forget(self, durable: CoordinatorState, sender: Address, message: ForgetDevice, now: float) -> list[Effect]:
-        """Forget a disconnected device; the answer shows its last state."""
+        """Forget an offline device; the answer shows its last state."""
         if (again := self._forgotten.get(message.ticket)) is not None:
             return [Send(sender, again)]
         found = self.inspect(durable, InspectFleet(message.ticket, "devices", message.device), now)
@@ -266,7 +266,7 @@ class FleetRequests:
         device = found.devices[0]
         if device.here:
             why = (
-                f"device {device.device!r} is connected at site {device.site}: stop its agent first, otherwise it is "
+                f"device {device.device!r} is online at site {device.site}: stop its agent first, otherwise it is "
                 "listed again at once (in a fleet with certificates, `sojourn fleet remove` disconnects it)"
             )
             return [Send(sender, Refused(message.ticket, why))]

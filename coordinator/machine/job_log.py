@@ -9,6 +9,7 @@ from coordinator.jobs.goal import metric_of
 from sojourn.logs import About
 from sojourn.node.machine import Log
 from sojourn.protocol.metric_names import TASK_METRICS, called, finisher_names, metric_text, own_names
+from sojourn.text import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def log_tour_sent(it: TourId, tour: TourPlan) -> Iterator[Log]:
     """Log that a tour is sent to its site, with a line for each visit, which has its id from then on."""
-    yield Log(f"the tour goes to {tour.site}: {len(tour.hops)} devices", "step", it.about(site=tour.site))
+    yield Log(f"the tour goes to {tour.site}: {quantity(len(tour.hops), 'device')}", "step", it.about(site=tour.site))
     for hop, device in enumerate(tour.hops):
         yield Log("a visit is planned", "step", it.about(site=tour.site, hop=hop, device=device))
 
@@ -44,7 +45,7 @@ def outcomes(job: str, round_: int, visited: Iterable[VisitOutcome]) -> Iterator
 def closed_line(closed: RoundClosed) -> Log:
     """Log the result of a round's tours."""
     what = "merged" if closed.merged else "continue, each with its own model"
-    text = f"{closed.report.visits} visits {what}"
+    text = f"{quantity(closed.report.visits, 'visit')} {what}"
     return Log(text, "step", About(closed.job, closed.report.round))
 
 
@@ -62,10 +63,10 @@ def failure_lines_of(closed: RoundClosed, known: Collection[str]) -> Iterator[Lo
 def plan_line(state: JobState, plan: RoundPlanned) -> str:
     """Return a log line that describes a plan."""
     if plan.phase == "estimate":
-        return f"job {state.name}: estimating {len(plan.tours)} devices"
+        return f"job {state.name}: estimating {quantity(len(plan.tours), 'device')}"
     quality = ", ".join(f"{name} {value:.3f}" for name, value in plan.quality.items())
     visits = sum(len(tour.hops) for tour in plan.tours)
-    text = f"job {state.name} round {state.round}: {len(plan.tours)} tours, {visits} visits"
+    text = f"job {state.name} round {state.round}: {quantity(len(plan.tours), 'tour')}, {quantity(visits, 'visit')}"
     return f"{text} ({quality})" if quality else text
 
 
@@ -82,5 +83,5 @@ def round_line(state: JobState, it: RoundReport) -> str:
     )
     return (
         f"job {state.name} round {it.round}: {plain if kind == 'classification' else metrics or 'not tested'}{own}, "
-        f"{it.visits} visits, {it.lost} failed, {it.traffic / 1e6:.2f} MB, {it.seconds:.1f} s"
+        f"{quantity(it.visits, 'visit')}, {it.lost} failed, {it.traffic / 1e6:.2f} MB, {it.seconds:.1f} s"
     )

@@ -52,17 +52,17 @@ class PlanRound(msgspec.Struct, frozen=True):
     unwilling: tuple[str, ...] = ()
     """Devices whose owners do not share the data that the job's estimator requires."""
     unable: tuple[str, ...] = ()
-    """Connected devices that do not offer the job's objective, or something else that it requires."""
+    """Online devices that do not offer the job's objective, or something else that it requires."""
     again: bool = False
     """Whether devices that gave no answer to an estimation are asked again."""
     gone: dict[str, float] = {}
-    """Devices that were connected before, and when they disconnected, in seconds since 1970."""
+    """Devices that were online before, and when they disconnected, in seconds since 1970."""
     demanding: tuple[str, ...] = ()
     """Devices that accept only signed jobs, if the job is not signed."""
 
 
 class NotYet(msgspec.Struct, frozen=True):
-    """The round cannot be planned with the devices that are connected now."""
+    """The round cannot be planned with the devices that are online now."""
 
     reason: str
 
@@ -88,7 +88,7 @@ def plan_round(work: PlanRound, blobs: BlobStore, device_table: DeviceTable | No
     estimated = known(strategy.estimator, state, here)
     if not estimated:
         why = "; ".join(state.unestimated) or "see sojourn job visits"
-        return NotYet(f"{len(here)} devices are connected, but none of them could be estimated: {why}")
+        return NotYet(f"{len(here)} devices are online, but none of them could be estimated: {why}")
     candidates = _candidates(state, strategy, estimated, connected, device_table, blobs)
     plan = _training(state, job, strategy, candidates, rearrange=rearrange)
     if isinstance(plan, NotYet):
@@ -170,7 +170,7 @@ def _training(
         made = arrange(strategy.arranger, candidates, context)
         sets, arranged, memo = made.sets, made.sets, made.memo
     if not sets:
-        return NotYet("none of the arranged devices is connected; schedule.rearrange_every = 1 lets others take part")
+        return NotYet("none of the arranged devices is online; schedule.rearrange_every = 1 lets others take part")
     going = depart(strategy.schedule, sets, moment_of(state, job, len(sets)))
     if longest := max((each for each in going if len(each.set.devices) > MAX_HOPS), key=_visits, default=None):
         raise JobError(f"a tour of {_visits(longest)} visits is planned, but at most {MAX_HOPS} fit in one")

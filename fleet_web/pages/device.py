@@ -123,7 +123,7 @@ class DeviceHistoryView:
                     f"{at}",
                     (
                         Cell(moment(it.at)),
-                        Cell(it.event, tone="good" if it.event == "joined" else "warn"),
+                        Cell("online", tone="good") if it.event == "joined" else Cell("offline", tone="warn"),
                         Cell(it.site),
                     ),
                 )

@@ -90,7 +90,7 @@ def rows(shown: Sequence[Event], of: dict[str, str]) -> list[Row]:
 
 
 def _change(it: FleetChange) -> Event:
-    word, mood = ("came", "good") if it.event == "joined" else ("went", "warn")
+    word, mood = ("online", "good") if it.event == "joined" else ("offline", "warn")
     return Event(it.at, "device", it.device, f"{word}, site {it.site}", ("device", it.device), mood)
 
 

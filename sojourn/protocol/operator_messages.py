@@ -292,7 +292,7 @@ class Continue(OperatorRequest[Jobs], frozen=True, omit_defaults=True, tag="cont
     goal: Label = ""
     """Another metric that ends it, such as `rmse <= 0.5`; it replaces `target`."""
     devices: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] | None = None
-    """How many devices must be connected before the first round; None: unchanged."""
+    """How many devices must be online before the first round; None: unchanged."""
 
     @property
     def subject(self) -> str:

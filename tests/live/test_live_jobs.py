@@ -83,7 +83,7 @@ def test_report_folder_matches_simulation_folder(fleet, flags, continued, tmp_pa
 
 def test_job_report_reads_a_model_given_by_name(fleet, flags, tmp_path) -> None:
     fleet.run(text("by-name", 1).replace("[model]\noptions = { hidden = [8] }", "model = 'mlp'"), "by-name")
-    assert "out: 1 rounds" in sojourn("job", "report", "by-name", "-o", "out", *flags, folder=tmp_path)
+    assert "out: 1 round," in sojourn("job", "report", "by-name", "-o", "out", *flags, folder=tmp_path)
     assert "model mlp" in (tmp_path / "out" / "report.html").read_text()
 
 

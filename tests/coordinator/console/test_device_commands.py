@@ -76,10 +76,10 @@ def words(text: str) -> str:
 @pytest.mark.usefixtures("fleet")
 def test_status_lists_online_and_offline_devices_with_ages() -> None:
     reported = run(fleet_app, "status").splitlines()
-    assert reported[0] == "2 devices: 1 connected, 1 gone"
+    assert reported[0] == "2 devices: 1 online, 1 offline"
     assert reported[2].split() == [
         "a",
-        "connected",
+        "online",
         "1",
         "h",
         "s1",
@@ -93,7 +93,7 @@ def test_status_lists_online_and_offline_devices_with_ages() -> None:
         "h",
         "ago",
     ]
-    assert reported[3].split()[:5] == ["b", "gone", "1", "h", "s2"]
+    assert reported[3].split()[:5] == ["b", "offline", "1", "h", "s2"]
     assert max(len(line) for line in reported) <= 80
 
 
@@ -104,8 +104,8 @@ def test_show_prints_all_device_details_within_80_columns() -> None:
     assert "objectives  sgd" in reported
     gone = run(fleet_app, "show", "b")
     assert LONG in " ".join(gone.replace("│", " ").split())
-    assert "known only while connected" in gone
-    assert "left" in gone
+    assert "known only while it is online" in gone
+    assert "offline" in gone
     assert "\x1b[31m=" not in gone
     assert max(len(line) for line in gone.splitlines()) <= 80
 
@@ -114,7 +114,7 @@ def test_show_prints_all_device_details_within_80_columns() -> None:
 def test_history_is_in_chronological_order() -> None:
     reported = run(fleet_app, "history", "--device", "b")
     rows = [line.split() for line in reported.splitlines()[1:] if line.startswith("20")]
-    assert [row[3] for row in rows] == ["joined", "declined", "left"]
+    assert [row[3] for row in rows] == ["online", "declined", "offline"]
 
 
 @pytest.mark.usefixtures("fleet")
@@ -177,7 +177,7 @@ def test_job_lists_every_failure_with_its_rounds(connect) -> None:
     assert f"b: declined, {LONG} (round 1-3, 5)" in words(reported)
     assert "c: not estimated: declined, hot" in reported
     assert "selected in every round so far: a" in reported
-    assert "connected, but not selected in any round so far: d" in reported
+    assert "online, but not selected in any round so far: d" in reported
     assert max(len(line) for line in reported.splitlines()) <= 80
 
 
@@ -189,11 +189,11 @@ def test_age_is_formatted(seconds: float, text: str) -> None:
 def test_forget_asks_before_dropping_offline_device(fleet: None) -> None:
     run = CliRunner().invoke
     asked = run(fleet_app, ["forget", "b"], input="n\n")
-    assert "Forget device b (gone for 1 h, 0 successful visits)?" in asked.output
+    assert "Forget device b (offline for 1 h, 0 successful visits)?" in asked.output
     assert (asked.exit_code, asked.output.splitlines()[-1]) == (1, "b was not forgotten")
     done = run(fleet_app, ["forget", "b", "--yes"])
     assert (done.exit_code, done.output) == (0, "b is forgotten; its visits remain in the tables of their jobs\n")
-    assert run(fleet_app, ["status"]).output.startswith("1 devices: 1 connected, 0 gone")
+    assert run(fleet_app, ["status"]).output.startswith("1 device: 1 online, 0 offline")
     refused = run(fleet_app, ["forget", "a", "--yes"])
     assert isinstance(refused.exception, JobError)
     assert "stop its agent first" in str(refused.exception)

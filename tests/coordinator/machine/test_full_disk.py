@@ -67,7 +67,7 @@ def test_full_disk_work_is_retried_until_there_is_space() -> None:
         if form is PlanRound:
             for number, name in ((0, "s1"), (1, "s2")):
                 bench.toured(number, name, now=now)
-    assert detail_of(bench) == ("done", "1 rounds are done")
+    assert detail_of(bench) == ("done", "1 round is done")
 
 
 def test_job_waiting_for_disk_space_can_be_stopped() -> None:

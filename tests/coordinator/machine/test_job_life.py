@@ -311,7 +311,7 @@ def test_missing_start_model_refuses_the_queued_job() -> None:
     bench.receive(OPERATOR, Submit("t1", text("later", **{"model.start": "job:job@3"})))
     bench.receive(OPERATOR, Stop("s", "job"))
     assert bench.view("later").status == "refused"
-    assert "has completed 1 rounds: there is no round 3 yet" in bench.view("later").detail
+    assert "has completed 1 round: there is no round 3 yet" in bench.view("later").detail
 
 
 def test_untrained_job_cannot_be_a_start() -> None:

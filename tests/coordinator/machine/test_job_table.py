@@ -341,7 +341,7 @@ def test_job_complete_at_power_loss_ends_after_restart() -> None:
     again = bench.replayed()
     assert again.state.jobs["job"].status == "running"
     assert records(again.start(0.0)) == [JobEnded]
-    assert (again.state.jobs["job"].status, again.state.jobs["job"].detail) == ("done", "1 rounds are done")
+    assert (again.state.jobs["job"].status, again.state.jobs["job"].detail) == ("done", "1 round is done")
 
 
 def test_result_of_future_leg_is_discarded() -> None:
