@@ -2,7 +2,7 @@
 
 python -m benchmarks.enrolment [--devices 100]
 
-The enrolment server is a real, separate process, and every device is a folder with its own keys. All requests come from
+The door is a real, separate process, and every device is a folder with its own keys. All requests come from
 this process, several at a time, over TLS.
 """
 

@@ -49,7 +49,7 @@ def bundled(folder: Path, broker: GuardedBroker) -> Path:
 
 
 def joined(folder: Path, door: OpenDoor) -> Path:
-    """Create an enrolled device and return its settings."""
+    """Create a device that has joined and return its settings."""
     token, identity = door.invite(name="joined", authorised=True), NodeIdentity(folder / "joined" / "identity")
     welcome = ask(token, identity.folder, "joined")
     if not isinstance(welcome, Welcome):

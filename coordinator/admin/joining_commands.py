@@ -111,7 +111,7 @@ def uninvite(fleet_folder: Folder = DEFAULT) -> None:
 
     with folders.locked(fleet_folder):
         ended = invitations.uninvite(fleet_folder)
-    typer.echo(f"{ended} invitations are revoked")
+    typer.echo("1 invitation is revoked" if ended == 1 else f"{ended} invitations are revoked")
 
 
 def requests(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
@@ -238,14 +238,14 @@ def replace_authority(
 def _print_outdated_members(behind: OutdatedMembers, *, over: bool) -> None:
     if over:
         typer.echo("only the new authority is trusted now")
-        after = {"need new tokens (sojourn fleet invite NAME --replace)": behind.joined}
-        after["need new bundles (--renew)"] = behind.bundled
+        after = {"need a new token (sojourn fleet invite NAME --replace)": behind.joined}
+        after["need a new bundle (--renew)"] = behind.bundled
     else:
         typer.echo("both authorities are trusted; to end the overlap, run: sojourn fleet replace-authority --finish")
-        after = {"renew at the door within a day": behind.joined, "need new bundles (--renew)": behind.bundled}
+        after = {"renew at the door within a day": behind.joined, "need a new bundle (--renew)": behind.bundled}
     for what, names in after.items():
         if names:
-            typer.echo(f"{', '.join(names)}: {what}")
+            typer.echo(f"members that {what}: {', '.join(names)}")
 
 
 def _chosen(names: list[str] | None, *, all_members: bool) -> list[str] | None:

@@ -60,7 +60,7 @@ def add(
             raise ConfigError(f"{name!r} is an operator already ({known[name].role}): --replace changes key and role")
         first = not known
         _write(fleet_folder, {**known, name: made})
-    typer.echo(f"{name} is {made.role}")
+    typer.echo(f"{name} has the role {made.role}")
     _print_next_steps(fleet_folder, first=first)
 
 

@@ -74,7 +74,7 @@ def _run(running: SimulationRun, console: Console) -> None:
     write(
         console,
         "\nNothing was trained: times are based on the profiles, bytes on real messages, and devices are "
-        "arranged by class mix, as after good training.",
+        "arranged by their true class mix.",
         "dim",
     )
     if failed:

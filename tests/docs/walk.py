@@ -25,7 +25,8 @@ from tests.docs.pages import ROOT, blocks, runs_on, section
 from tests.waiting import LIMIT, WHOLE, wait_until
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FIRST, MACHINES, BACK = "## Your own images, your own model", "## More than one machine", "## The model goes back"
+FIRST, MACHINES = "## Your own images, your own model", "## More than one machine"
+BACK = "## Release the model to the devices"
 ADDRESS = "192.168.1.10"
 """The page's address of the broker."""
 _GET_FLAGS, _SET_FLAGS, _SET_ADDRESS = 0x8913, 0x8914, 0x8916

@@ -201,7 +201,7 @@ def test_immediate_authority_replacement_trusts_only_new_one(fleet: Run, door: O
     agent("join", invited(fleet, "pi-1", "--authorised"), "--file", tmp_path / "pi" / "agent.toml")
     before = (tmp_path / "fleet" / "ca.pem").read_bytes()
     output = fleet("replace-authority", "--at-once")
-    assert "pi-1: need new tokens" in output
+    assert "members that need a new token (sojourn fleet invite NAME --replace): pi-1" in output
     after = (tmp_path / "fleet" / "ca.pem").read_bytes()
     assert (after.count(b"BEGIN CERTIFICATE"), after == before) == (1, False)
     assert (tmp_path / "fleet" / "broker" / "ca.pem").read_bytes() == after

@@ -91,7 +91,7 @@ def test_operators_are_added_removed_and_rekeyed(tmp_path: Path) -> None:
         return CliRunner().invoke(app, words)
 
     done = add("ann", "ann.pub", "owner")
-    assert "ann is owner" in done.output
+    assert "ann has the role owner" in done.output
     assert 'operators_file = "operators.toml"' in done.output
     roles = OperatorRoles(tmp_path / "coordinator" / "operators.toml")
     add("vera", "vera.pub", "viewer")
