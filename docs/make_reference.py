@@ -53,7 +53,7 @@ the part; a strategy may set others, and `sojourn strategies show NAME` prints t
 """
 FILES = (
     ("A job", JobSettings, "`sojourn job submit job.toml`; with [more tables](simulation.md) also `sojourn simulate`."),
-    ("A device", AgentSettings, "`sojourn agent run agent.toml`; `sojourn agent init` asks, and writes one."),
+    ("A device", AgentSettings, "`sojourn agent run agent.toml`; `sojourn agent init` asks questions and writes one."),
     ("A site", EdgeSettings, "`sojourn edge run edge.toml`; `sojourn edge init` writes one."),
     (
         "The coordinator",

@@ -63,7 +63,10 @@ class ResultFolder:
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file: choose a folder for the results")
         if path.exists() and any(path.iterdir()) and not resume:
-            raise ConfigError(f"{path} is not empty: choose another folder, or add --resume to continue the run in it")
+            raise ConfigError(
+                f"{path} is not empty: choose another folder; `sojourn simulate` and `sojourn compare` continue a run "
+                "with --resume FOLDER"
+            )
         if resume and not (path / CONFIG).exists():
             raise ConfigError(f"{path} has no {CONFIG}: there is no run to continue")
         self.path = path

@@ -113,7 +113,7 @@ def _number(slot: str) -> tuple[int, str]:
     return (int(digits), "") if digits.isdigit() else (1 << 53, slot)
 
 
-# The mean of the last merges, evaluated and shipped if single merges fluctuate from round to round.
+# The mean of the last merges, tested and released if single merges fluctuate from round to round.
 #
 # It does not affect training: tours depart from the newest merge, the job's vector `front`.
 

@@ -251,7 +251,7 @@ def of_memory(tried: TrialResult, demands: JobDemands, limits: LimitSettings, fr
     else:
         more = max(0, (demands.parameters or 0) - tried.parameters) * 4 * COPIES / _MB
     needed = tried.peak + more
-    text = f"training takes {needed:.0f} MB" + (f" ({more:.0f} MB of it estimated)" if more else "")
+    text = f"training takes {needed:.0f} MB" + (f" ({more:.0f} MB of it estimated)" if round(more) else "")
     if limits.memory is not None and needed > limits.memory:
         remedy = f"raise limits.memory above {needed:.0f}, or train smaller models or less data here"
         return Finding("memory", "fails", f"{text}; the limit is {limits.memory} MB", remedy)

@@ -19,7 +19,7 @@ class AggregatorPart(Part, frozen=True):
     compares: ClassVar[bool] = False
     """Whether it compares models, so that a single model has no effect."""
     window: Count = 1
-    """The evaluated and shipped model is the mean of the last N merges (of fewer in the first rounds); tours start from
+    """The tested and released model is the mean of the last N merges (of fewer in the first rounds); tours start from
     the newest merge."""
 
 
