@@ -33,15 +33,11 @@ class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """`[simulation]` of a job file: the simulated fleet and its training engine.
 
     data: the name of a set, an NPZ or CSV file, or a folder of images, read according to `[data]` of the job. sites:
-    the
-    number of edge servers; 0 for two, or as many as the devices need: one takes 10,000. reach: a device reaches `one`
-    site, or `all`. engine, trainer, device, workers, ray: how visits are trained (fleet_sim/engines), and the address
-    of a
-    Ray cluster. board, link: the devices' boards and links; several are assigned to each site's devices in turn;
-    without
-    link: the board's own. transfers: `reckoned` computes the time and bytes of transfers, `played` simulates each
-    packet:
-    slower, with the same models.
+    the number of edge servers; 0 for two, or as many as the devices need: one takes 10,000. reach: a device reaches
+    `one` site, or `all`. engine, trainer, device, workers, ray: how visits are trained (fleet_sim/engines), and the
+    address of a Ray cluster. board, link: the devices' boards and links; several are assigned to each site's devices in
+    turn; without link: the board's own. transfers: `reckoned` computes the time and bytes of transfers, `played`
+    simulates each packet: slower, with the same models.
     """
 
     data: str = "digits"
