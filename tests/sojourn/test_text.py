@@ -17,7 +17,7 @@ from sojourn.errors import JobError
 from sojourn.protocol.operator_messages import Refused
 from sojourn.protocol.release import DeviceView, HealthRules, LineView, RolloutPlan
 from sojourn.protocol.wire import JobView, RoundReport, TourView
-from sojourn.text import LINE, clean, clean_lines, cleaned
+from sojourn.text import LINE, clean, clean_lines, cleaned, quantity
 
 EVIL = "hot\x1b]0;owned\x07\x1b[2J\x1b[31m [red]84[/red]\n12:00:00 info job done\u202e\x9b1m\x00"
 
@@ -116,3 +116,7 @@ def test_rollout_view_shows_hostile_names_literally() -> None:
 
 def test_cleaning_keeps_harmless_messages_unchanged() -> None:
     assert cleaned(Refused("ticket", "no such job")) == Refused("ticket", "no such job")
+
+
+def test_noun_agrees_with_its_number() -> None:
+    assert [quantity(number, "round") for number in (0, 1, 2)] == ["0 rounds", "1 round", "2 rounds"]
