@@ -155,7 +155,7 @@ class SimulationRun:
             stores=before.stores,
             make=Graphs if self._train else UntrainedGraphs,
             notify=self._notify,
-            handing=settings.transfers == "reckoned",
+            handing=settings.transfers == "computed",
             objectives=self._objectives,
         )
         follow(fleet, availability, settings.names, seed)

@@ -36,7 +36,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     the number of edge servers; 0 for two, or as many as the devices need: one takes 10,000. reach: a device reaches
     `one` site, or `all`. engine, trainer, device, workers, ray: how visits are trained (fleet_sim/engines), and the
     address of a Ray cluster. board, link: the devices' boards and links; several are assigned to each site's devices in
-    turn; without link: the board's own. transfers: `reckoned` computes the time and bytes of transfers, `played`
+    turn; without link: the board's own. transfers: `computed` computes the time and bytes of transfers, `simulated`
     simulates each packet: slower, with the same models.
     """
 
@@ -51,7 +51,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     ray: str = ""
     board: OneOrMore = "raspberry-pi-4"
     link: OneOrMore = ""
-    transfers: Literal["reckoned", "played"] = "reckoned"
+    transfers: Literal["computed", "simulated"] = "computed"
 
     def __post_init__(self) -> None:
         """Raise ValueError, which msgspec passes on, if `device` is not a torch device."""

@@ -60,7 +60,7 @@ DAY = 86_400.0
 """Seconds after which a disconnected device counts as absent, and a disconnected site is no longer reported."""
 RECOUNT_INTERVAL = 60.0
 """Seconds after which devices are counted again without a change, since some may have become absent."""
-DEVICE_STATES = ("idle", "visiting", "gone", "absent")
+DEVICE_STATES = ("idle", "visiting", "offline", "absent")
 
 
 class FleetMetrics:
@@ -141,7 +141,7 @@ class FleetMetrics:
                 continue
             # A device recorded as connected that has not reappeared since the start counts as disconnected now.
             went = now if it.here else it.since
-            self._counts[it.site, "gone" if now - went < DAY else "absent"] += 1
+            self._counts[it.site, "offline" if now - went < DAY else "absent"] += 1
             self._up_at[it.site] = max(went, self._up_at.get(it.site, 0.0))
 
 

@@ -1,6 +1,6 @@
 """The transport of simulated nodes: messages and blobs are passed in memory, and only their cost is computed.
 
-Models are bit for bit those of packets on links (`simulation.transfers = "played"`), bytes and seconds within 2 %.
+Models are bit for bit those of packets on links (`simulation.transfers = "simulated"`), bytes and seconds within 2 %.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ EDGE_VISIT_SECONDS = Metric(
 
 DEVICES = Metric(
     "sojourn_devices", "gauge", "coordinator",
-    "Devices; state: idle, visiting, gone (for less than a day) or absent (for longer)", ("site", "state"),
+    "Devices; state: idle, visiting, offline (for less than a day) or absent (for longer)", ("site", "state"),
 )  # fmt: skip
 SITE_UP = Metric(
     "sojourn_site_up", "gauge", "coordinator", "1 while a site's edge server is online; 0 for a day after", ("site",)

@@ -119,14 +119,14 @@ def test_prometheus_shows_a_job_and_offline_device_and_site(tmp_path: Path) -> N
             "sojourn_agent_release_version", "sojourn_rollout_status", "sojourn_run_progress_timestamp_seconds",
         }  # fmt: skip
         assert not prometheus.firing() & {
-            "SojournDeviceGone", "SojournSiteGone", "SojournRunStuck", "SojournManyDeclines",
+            "SojournDeviceOffline", "SojournSiteOffline", "SojournRunStuck", "SojournManyDeclines",
             "SojournReleaseCalledBack",
         }  # fmt: skip
         fleet.kill("pi-4")
-        prometheus.wait_for_alerts("SojournDeviceGone")
-        prometheus.wait('sum(sojourn_devices{state="gone"})', lambda devices: devices == 1)  # both sites reach them all
+        prometheus.wait_for_alerts("SojournDeviceOffline")
+        prometheus.wait('sum(sojourn_devices{state="offline"})', lambda devices: devices == 1)  # both sites reach them all
         fleet.kill("edge-1")
-        prometheus.wait_for_alerts("SojournSiteGone", "SojournNodeDown")
+        prometheus.wait_for_alerts("SojournSiteOffline", "SojournNodeDown")
         prometheus.wait('sojourn_site_up{site="edge-1"}', lambda up: up == 0)
         prometheus.wait('sojourn_site_up{site="edge-2"}', lambda up: up == 1)
     finally:

@@ -64,12 +64,12 @@ def test_devices_are_counted_by_site_and_state_without_names() -> None:
     bench.join("s2", ("d",))
     assert reported.devices() == {("s1", "idle"): 3, ("s2", "idle"): 1}
     bench.join("s1", ("a", "b"), revision=2, now=10.0)
-    assert reported.devices(WALL + 10) == {("s1", "idle"): 2, ("s1", "gone"): 1, ("s2", "idle"): 1}
+    assert reported.devices(WALL + 10) == {("s1", "idle"): 2, ("s1", "offline"): 1, ("s2", "idle"): 1}
     assert reported.devices(WALL + 20 + DAY)[("s1", "absent")] == 1
     assert reported.values()[SITE_UP] == {("s1",): 1, ("s2",): 1}
     bench.notify(Present(site("s2"), BOOT, DEAD), 20.0)
     assert reported.values(WALL + 20)[SITE_UP] == {("s1",): 1, ("s2",): 0}
-    assert reported.devices(WALL + 20)[("s2", "gone")] == 1
+    assert reported.devices(WALL + 20)[("s2", "offline")] == 1
 
 
 def test_offline_site_is_exported_for_one_day() -> None:
@@ -91,7 +91,7 @@ def test_silent_site_counts_as_offline_after_restart() -> None:
     bench.join("s1", ("a",), now=7 * DAY)
     now = WALL + 7 * DAY
     assert reported.values(now)[SITE_UP] == {("s1",): 1, ("s2",): 0}
-    assert reported.devices(now) == {("s1", "idle"): 1, ("s2", "gone"): 1}
+    assert reported.devices(now) == {("s1", "idle"): 1, ("s2", "offline"): 1}
 
 
 def test_device_in_a_visit_counts_as_visiting() -> None:

@@ -63,7 +63,7 @@ def test_only_selected_devices_have_a_node(tmp_path: Path) -> None:
         ("visit", {"arranger.sets": 2, "arranger.size": 3, "estimator.epochs": 1}),
         ("scaffold", {}),
         ("fedavg", {"availability.dropout": 0.3, "availability.duty_cycle": {"on": 9, "of": 12}}),
-        ("fedavg", {"simulation.transfers": "played"}),
+        ("fedavg", {"simulation.transfers": "simulated"}),
     ],
 )
 def test_hibernated_devices_give_the_same_result_as_awake_ones(
