@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy
-from functools import cached_property
 from math import nan, prod
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from sojourn.errors import DataError, ModelError
 from sojourn.model.graphs import Graphs
-from sojourn.model.kit_rules import check_fused
 from sojourn.model.metrics import added, metrics, tallied
 from sojourn.model.session import RUNTIME_ERRORS, first_line, open_session, session_options
 from sojourn.model.strata import numbers, places
@@ -265,7 +263,7 @@ class FusedGraphs(Graphs):
 
     def with_trunk(self, anchor: NDArray[np.float32]) -> Self:
         """Return a copy with another model's trunk."""
-        _ = self._fused  # open the shared session once
+        self._session("fused")  # open the shared session once
         other = copy(self)
         other.anchor = anchor
         return other
@@ -273,10 +271,4 @@ class FusedGraphs(Graphs):
     def outputs(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """Return the fused model's outputs for a batch."""
         feeds = {"vector": vector, "x": x, "anchor_0": self.anchor}
-        found: NDArray[np.float32] = self._fused.run([self.learns.answers], feeds)[0]
-        return found
-
-    @cached_property
-    def _fused(self) -> onnxruntime.InferenceSession:
-        check_fused(self._kit)
-        return self._session("fused", "the graph of the fused model")
+        return self._run("fused", self.learns.answers, feeds, (len(x), *self.learns.output))
