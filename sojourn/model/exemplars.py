@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from sojourn.errors import InvalidBlob
+from sojourn.model.metrics import softmax
 from sojourn.model.scoring import ScoredSamples
 from sojourn.model.strata import members
 from sojourn.protocol.spec import Shape
@@ -125,15 +126,11 @@ def signature_of(
         raise InvalidBlob(f"{len(y)} exemplars have labels outside the job's {classes} classes")
     if graphs.task:
         return _signature_by_strata(graphs, graphs.task, vector, exemplars)
-    own = np.concatenate(
-        [
-            _softmax(graphs.logits(vector, exemplars.inputs(slice(at, at + BATCH))))[
-                np.arange(len(y[at : at + BATCH])), y[at : at + BATCH]
-            ]
-            for at in range(0, len(y), BATCH)
-        ]
-    )
-    sums = np.bincount(y, weights=own, minlength=classes)
+    own = []
+    for at in range(0, len(y), BATCH):
+        likely = softmax(graphs.logits(vector, exemplars.inputs(slice(at, at + BATCH))))
+        own.append(np.take_along_axis(likely, y[at : at + BATCH, np.newaxis], axis=1)[:, 0])
+    sums = np.bincount(y, weights=np.concatenate(own), minlength=classes)
     counts = np.bincount(y, minlength=classes)
     return tuple(float(value) for value in sums / np.maximum(counts, 1))
 
@@ -165,10 +162,3 @@ def _packed(targets: NDArray[np.generic]) -> Targets:
     form: Literal["float32", "int64"] = "int64" if targets.dtype.kind in "iu" else "float32"
     little = targets.astype(np.dtype(form).newbyteorder("<"))
     return Targets(little.tobytes(), targets.shape, form)
-
-
-def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    wide = logits.astype(np.float64)
-    powers = np.exp(wide - wide.max(axis=1, keepdims=True))
-    shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
-    return shares

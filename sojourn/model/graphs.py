@@ -241,8 +241,7 @@ def _noise_feeds(noise: Sequence[Vector]) -> dict[str, Array]:
 def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     """Return why this runtime must not train with the kit, or None if it reproduces the probe."""
     probe = kit.probe
-    x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape)
-    y = probe_targets(kit)
+    x, y = probe_samples(kit), probe_targets(kit)
     noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
     try:
         vector = probe_vector(kit.model.sizes, probe.spread, kit.model.state)
@@ -267,6 +266,11 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
 def probe_anchors(vector: Vector, count: int) -> list[Vector]:
     """Return the probe's frozen models for a two-stream graph: its vector, each time shrunk further."""
     return [vector * np.float32(1 - ANCHOR_STEP * (at + 1)) for at in range(count)]
+
+
+def probe_samples(kit: Kit) -> Array:
+    """Return the probe's samples."""
+    return np.frombuffer(kit.probe.x, kit.input.dtype).reshape(len(kit.probe.y), *kit.input.shape)
 
 
 def probe_targets(kit: Kit) -> Array:

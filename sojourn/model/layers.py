@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from sojourn.errors import JobError, ModelError
-from sojourn.model.graphs import Graphs, probe_vector
+from sojourn.model.graphs import Graphs, probe_samples, probe_vector
 from sojourn.protocol.spec import VARIANCE, ModelSpec
 
 if TYPE_CHECKING:
@@ -32,10 +33,7 @@ def classifier_slices(kit: Kit, layers: Layers) -> tuple[slice, ...]:
         raise JobError(
             "the model has no fully connected layer (nn.Linear), so devices cannot be compared by their classifiers"
         )
-    places, at = {}, 0
-    for tensor in kit.model.tensors:
-        places[tensor.name] = slice(at, at + tensor.size)
-        at += tensor.size
+    places = {tensor.name: place for tensor, place in zip(kit.model.tensors, kit.model.places, strict=True)}
     return tuple(places[name] for name in kit.linear[_TAKEN[layers] :])
 
 
@@ -95,12 +93,9 @@ def output_bias(kit: Kit) -> slice | None:
 
     `check_output_bias` verifies that the graph only adds it to the outputs.
     """
-    found, at = None, 0
-    for tensor, size in zip(kit.model.tensors, kit.model.trainable_sizes, strict=False):
-        if tensor.shape == (len(kit.classes),):
-            found = slice(at, at + size)
-        at += size
-    return found
+    trained = islice(zip(kit.model.tensors, kit.model.places, strict=True), len(kit.model.trainable_sizes))
+    found = [place for tensor, place in trained if tensor.shape == (len(kit.classes),)]
+    return found[-1] if found else None
 
 
 def check_output_bias(kit: Kit) -> None:
@@ -110,12 +105,11 @@ def check_output_bias(kit: Kit) -> None:
         raise ModelError(
             "the objective logit-adjustment shifts the bias of the model's outputs, but no trained tensor of this "
             f"model has one number for each of the {len(kit.classes)} classes: end the model with a linear layer that "
-            "has a "
-            'bias, or set objective.name = "sgd"'
+            'has a bias, or set objective.name = "sgd"'
         )
-    graphs, probe = Graphs(kit), kit.probe
-    x = graphs.features(np.frombuffer(probe.x, kit.input.dtype).reshape(len(probe.y), *kit.input.shape))
-    vector = probe_vector(kit.model.sizes, probe.spread, kit.model.state)
+    graphs = Graphs(kit)
+    x = graphs.features(probe_samples(kit))
+    vector = probe_vector(kit.model.sizes, kit.probe.spread, kit.model.state)
     shift = np.linspace(-1.0, 2.0, len(kit.classes)).astype(np.float32)
     moved = vector.copy()
     moved[place] += shift
