@@ -28,10 +28,9 @@ from sojourn.model.gate_rules import (
 from sojourn.model.vectors import MAX_REPORTED_BYTES, spec_of_vector
 from sojourn.parts import Gate, TourBounds
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.signed_hop import SignedHop
 from sojourn.protocol.spec import Kit, ModelSpec
 from sojourn.protocol.visit_outcomes import SHORTENED
-from sojourn.protocol.wire import Ref, Task, visit_steps
+from sojourn.protocol.wire import Ref, SignedHop, Task, visit_steps
 from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:

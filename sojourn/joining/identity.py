@@ -109,7 +109,7 @@ class NodeIdentity:
 
     def signed(self, data: bytes) -> bytes:
         """Sign a request to the door with the node's key."""
-        return self.node_key().sign_for(FOR_JOINING, data)
+        return self.node_key().sign(data, FOR_JOINING)
 
 
 def new_stamp() -> bytes:

@@ -12,6 +12,7 @@ from sojourn.protocol.limits import (
     Change,
     Digest,
     Duration,
+    Ed25519Signature,
     Identity,
     Label,
     LongText,
@@ -26,7 +27,7 @@ from sojourn.protocol.limits import (
     Size,
     Text,
     check_metrics,
-    decoded,
+    decoded_or_none,
 )
 from sojourn.protocol.metric_names import called, metric_text, worsening
 from sojourn.protocol.spec import InputSpec, TableSpec
@@ -55,7 +56,6 @@ def total_variation(first: Counter[int], second: Counter[int]) -> float:
 
 CLASSES = 1000
 """Maximum number of predicted classes that are counted individually."""
-SIGNATURE_BYTES = 64
 ENOUGH = 50
 """Minimum number of predictions for a reliable class distribution."""
 QUORUM = 2
@@ -189,14 +189,11 @@ class SignedOrder(msgspec.Struct, frozen=True, array_like=True):
     """An order on the wire: the bytes that were signed."""
 
     order: Annotated[bytes, msgspec.Meta(max_length=1000)]
-    signature: Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+    signature: Ed25519Signature
 
     def read(self) -> Order | None:
         """Return the order, without checking its signature; None if it cannot be read."""
-        try:
-            return decoded(self.order, Order)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        return decoded_or_none(self.order, Order)
 
     def signed_by(self, public: str) -> bool:
         """Return whether the holder of this key signed the order."""
