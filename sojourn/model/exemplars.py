@@ -15,7 +15,7 @@ from sojourn.errors import InvalidBlob
 from sojourn.model.metrics import softmax
 from sojourn.model.scoring import ScoredSamples
 from sojourn.model.strata import members
-from sojourn.protocol.spec import Shape
+from sojourn.protocol.task import Shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -168,8 +168,3 @@ class OwnSchedule(Own, frozen=True, tag="own"):
 
 
 Schedule = EveryRound | Slots | SequentialToParallel | Ring | PhasedRing | OneShot | EdgeCloud | OwnSchedule
-
-
-def fixed_rounds(schedule: Schedule) -> int | None:
-    """Return the number of rounds, if the schedule determines it."""
-    return schedule.fixed_rounds

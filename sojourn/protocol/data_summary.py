@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from sojourn.protocol.limits import Metric, Number, Samples
-from sojourn.protocol.spec import Shape
+from sojourn.protocol.task import Shape
 from sojourn.text import clean
 
 CLASSES = 64

@@ -16,24 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "FrozenTensor",
-    "InputSpec",
-    "Kit",
-    "ModelSpec",
-    "MoreGraphs",
-    "OutlierGraphs",
-    "Probe",
-    "Shape",
-    "Size",
-    "TableSpec",
-    "TapGraph",
-    "TapLayer",
-    "TensorSpec",
-    "Trunk",
-    "TwoStreamGraph",
-    "ValueRange",
-]
 VARIANCE = "running_var"
 """Suffix of the names of state tensors that hold variances."""
 MOST_COLUMNS = 65_536
