@@ -49,6 +49,11 @@ class DataWarning(NamedTuple):
     detail: str
     remedy: str
 
+    @property
+    def text(self) -> str:
+        """The whole warning, for the data's owner."""
+        return f"{self.what} ({self.detail}); to do: {self.remedy}"
+
 
 @dataclass(frozen=True)
 class SampleForm:
@@ -192,19 +197,18 @@ def _cut(content: Content, wanted: InputSpec, task: TaskSpec) -> Samples:
 
 
 def _targets(content: Content, form: Form, part: Purpose) -> FittedTargets:
-    match form.task:
-        case None:
-            return class_numbers(content, form.classes)
-        case task if task.kind in ("regression", "forecast"):
+    task = form.task
+    if task is None or task.kind == "classification":
+        return class_numbers(content, form.classes)
+    match task.kind:
+        case "regression" | "forecast":
             return quantities(content, task)
-        case task if task.kind == "tokens":
+        case "tokens":
             return next_tokens(content, task)
-        case task if task.kind == "multilabel":
+        case "multilabel":
             return label_flags(content, form.classes)
-        case task if task.kind == "reconstruction":
+        case "reconstruction":
             return faults(content, task, part)
-        case _:
-            return class_numbers(content, form.classes)
 
 
 def natural_shape(x: NDArray[np.generic], dtype: str) -> tuple[int, ...]:
