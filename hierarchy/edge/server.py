@@ -194,7 +194,7 @@ class EdgeServer:
                 return []
 
     def _born(self, device: str, now: float) -> list[Effect]:
-        """Handle a device that connected again: it may have lost its order, and missed withdrawals."""
+        """Handle a device that is online again: it may have lost its order, and missed withdrawals."""
         return [*self._recalls.reported(device), *self._visits.born(device, now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:

@@ -131,7 +131,7 @@ class VisitEvent(StrEnum):
     HANDED_OVER = "handed over"
     DEVICE_BUSY = "device busy"
     DEVICE_FREE = "device free"
-    DEVICE_BORN_AGAIN = "device born again"
+    DEVICE_RESTARTED = "device restarted"
     PROGRESS = "progress"
     RESULT = "result"
     RESULT_WITHOUT_VECTORS = "result without vectors"
@@ -171,9 +171,9 @@ VISIT = Table(
         (VisitStep.CHECKING, VisitEvent.REFUSED): VisitStep.MISSED,
         (VisitStep.CHECKING, VisitEvent.NOT_CHECKED): VisitStep.MISSED,
         # Ignored: the device is asked again soon.
-        **{(VisitStep.DUE, event): VisitStep.DUE for event in (*_FROM_DEVICE, VisitEvent.DEVICE_BORN_AGAIN)},
-        # A device that is born again is asked again, unless its result has arrived.
-        **{(step, VisitEvent.DEVICE_BORN_AGAIN): step for step in _ASKED},
+        **{(VisitStep.DUE, event): VisitStep.DUE for event in (*_FROM_DEVICE, VisitEvent.DEVICE_RESTARTED)},
+        # A device that has restarted is asked again, unless its result has arrived.
+        **{(step, VisitEvent.DEVICE_RESTARTED): step for step in _ASKED},
         **{(step, VisitEvent.PROGRESS): step for step in _ASKED},
         **{(step, VisitEvent.DECLINED): VisitStep.MISSED for step in _ASKED},
         # A repeated result is ignored.

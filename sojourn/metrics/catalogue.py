@@ -104,7 +104,7 @@ AGENT_VERSION = Metric(
 )
 
 EDGE_DEVICES = Metric(
-    "sojourn_edge_devices", "gauge", "edge server", "Connected devices of the site; state: idle or visiting",
+    "sojourn_edge_devices", "gauge", "edge server", "Online devices of the site; state: idle or visiting",
     ("state",),
 )  # fmt: skip
 EDGE_TOURS = Metric("sojourn_edge_tours", "gauge", "edge server", "Tours that are in progress, or whose result waits")
@@ -124,7 +124,7 @@ DEVICES = Metric(
     "Devices; state: idle, visiting, gone (for less than a day) or absent (for longer)", ("site", "state"),
 )  # fmt: skip
 SITE_UP = Metric(
-    "sojourn_site_up", "gauge", "coordinator", "1 while a site's edge server is connected; 0 for a day after", ("site",)
+    "sojourn_site_up", "gauge", "coordinator", "1 while a site's edge server is online; 0 for a day after", ("site",)
 )
 JOBS = Metric("sojourn_jobs", "gauge", "coordinator", "Jobs by their status", ("status",))
 ROUNDS = Metric("sojourn_rounds_total", "counter", "coordinator", "Closed rounds of all jobs since the start")

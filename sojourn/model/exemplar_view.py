@@ -38,7 +38,7 @@ TRAINED_OF_VALUES = 0.5
 values, or one machine, can multiply the loss on the others."""
 VALUES = frozenset({"regression", "forecast", "reconstruction"})
 """The kinds of tasks that predict values."""
-ON_ITS_WAY = 0.5
+ADVANCED = 0.5
 """Above this share of a blind guess's loss, updates of devices differ too much to compare their losses."""
 GUESSING = 0.9
 """From this share of a blind guess's loss on, the model has hardly learned to separate classes."""
@@ -59,7 +59,7 @@ class ExemplarView:
             raise InvalidBlob(f"{len(y)} exemplars of shape {x.shape[1:]} do not fit a model of {kit.input.shape}")
         self._x, self._y = graphs.features(exemplars.unpacked(x[rows])), exemplars.expected()[rows]
         blind, learned = kit.learns.blind, TRAINED_OF_VALUES if kit.learns.kind in VALUES else TRAINED
-        self.learned, self.on_its_way, self.lost = learned * blind, ON_ITS_WAY * blind, LOST * blind
+        self.learned, self.advanced, self.lost = learned * blind, ADVANCED * blind, LOST * blind
         """The losses below which a model counts as trained and as well advanced, and above which it counts as
         random."""
         self.guessing = GUESSING * blind

@@ -62,7 +62,7 @@ QUORUM = 2
 """Default number of devices that must complain before a fleet rolls back."""
 WORSE = 0.1
 """Default maximum relative worsening of a task's main metric."""
-FELT = 100.0
+NEGLIGIBLE_DELAY = 100.0
 """Microseconds that a release may take longer without counting as slower, whatever the factor: the scheduler affects
 such short times more than the graph."""
 
@@ -349,7 +349,7 @@ def complaint(health: Health, rules: HealthRules) -> str | None:
         (health.pace, health.pace_before, "on the same inputs"),
         (health.live, health.live_before, "in use"),
     ):
-        if now and before and now.p95 > rules.latency * before.p95 and now.p95 - before.p95 > FELT:
+        if now and before and now.p95 > rules.latency * before.p95 and now.p95 - before.p95 > NEGLIGIBLE_DELAY:
             times = now.p95 / before.p95 if before.p95 else inf
             return f"{times:.1f} times as slow as before {where} ({_us(now.p95)}, before {_us(before.p95)})"
     fell = health.accuracy_before - health.accuracy
