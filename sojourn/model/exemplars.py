@@ -147,15 +147,12 @@ def _signature_by_strata(
     with np.errstate(over="ignore", invalid="ignore"):
         losses = np.concatenate([graphs.losses(vector, *exemplars.batch(slice(at, at + BATCH))) for at in starts])
         own = np.exp(-np.maximum(np.nan_to_num(losses, nan=np.inf), 0.0) / task.blind)
-    within = (
-        members(task, exemplars.x, exemplars.compared) if task.kind == "multilabel" else _one_hot(exemplars.y, task)
-    )
+    if task.kind == "multilabel":
+        within = members(task, exemplars.x, exemplars.compared)
+    else:
+        within = np.asarray(exemplars.y[:, np.newaxis] == np.arange(task.strata.count))
     sums = own @ within.astype(np.float64)
     return tuple(float(value) for value in sums / np.maximum(within.sum(axis=0), 1))
-
-
-def _one_hot(y: NDArray[np.int64], task: TaskSpec) -> NDArray[np.bool_]:
-    return np.asarray(y[:, np.newaxis] == np.arange(task.strata.count))
 
 
 def _packed(targets: NDArray[np.generic]) -> Targets:

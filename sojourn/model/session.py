@@ -89,7 +89,8 @@ def frozen_names(tensors: Iterable[FrozenTensor]) -> frozenset[str]:
 def complete_graph(kit: Kit, use: Use) -> bytes:
     """Return one of the kit's graphs as a plain ONNX file that includes the frozen weights."""
     tensors = frozen_tensors(kit, use)
-    return _with_initializers(graph_bytes(kit, use), [_initializer(tensor, _numbers(tensor)) for tensor in tensors])
+    initializers = [_initializer(tensor, _field(_RAW_DATA, tensor.data)) for tensor in tensors]
+    return _with_initializers(graph_bytes(kit, use), initializers)
 
 
 def with_references(graph: bytes, tensors: Sequence[FrozenTensor]) -> bytes:
@@ -114,10 +115,6 @@ def _initializer(tensor: FrozenTensor, content: Sequence[bytes]) -> bytes:
         *content,
     )
     return b"".join((bytes([_INITIALIZER]), _varint(sum(map(len, parts))), *parts))
-
-
-def _numbers(tensor: FrozenTensor) -> Sequence[bytes]:
-    return _field(_RAW_DATA, tensor.data)
 
 
 def _reference(tensor: FrozenTensor) -> Sequence[bytes]:
