@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from sojourn.protocol.spec import VARIANCE, ModelSpec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from sojourn.protocol.spec import Kit, TensorSpec
+    from sojourn.protocol.spec import Kit
 
 
 # The weights of the fully connected layers: FedSeq's psi_clf.
@@ -50,10 +50,8 @@ def classifier_weights(kit: Kit, vector: NDArray[np.float32], layers: Layers) ->
 
 def norm_spec(spec: ModelSpec) -> ModelSpec:
     """Return the spec of the BatchNorm tensors, empty if there are none."""
-    tensors = [tensor for tensor, ours in _batchnorm_flags(spec) if ours]
-    learned = len(spec.tensors) - spec.state
-    state = [tensor for at, (tensor, ours) in enumerate(_batchnorm_flags(spec)) if ours and at >= learned]
-    return ModelSpec(tuple(tensors), len(state))
+    flags = _batchnorm_flags(spec)
+    return ModelSpec(tuple(compress(spec.tensors, flags)), sum(flags[len(flags) - spec.state :]))
 
 
 def norms_of(vector: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
@@ -70,15 +68,14 @@ def with_norms(vector: NDArray[np.float32], norms: NDArray[np.float32], spec: Mo
 
 def _places(spec: ModelSpec) -> NDArray[np.bool_]:
     """Return which numbers of the vector belong to BatchNorm layers."""
-    ours = [each for _, each in _batchnorm_flags(spec)]
-    return np.repeat(np.array(ours, bool), spec.sizes)
+    return np.repeat(np.array(_batchnorm_flags(spec), bool), spec.sizes)
 
 
-def _batchnorm_flags(spec: ModelSpec) -> list[tuple[TensorSpec, bool]]:
-    """Return each tensor, and whether it belongs to a BatchNorm layer."""
+def _batchnorm_flags(spec: ModelSpec) -> list[bool]:
+    """Return whether each tensor belongs to a BatchNorm layer."""
     state = spec.tensors[max(0, len(spec.tensors) - spec.state) :]
     layers = {_layer(tensor.name) for tensor in state if tensor.name.endswith(VARIANCE)}
-    return [(tensor, _layer(tensor.name) in layers) for tensor in spec.tensors]
+    return [_layer(tensor.name) in layers for tensor in spec.tensors]
 
 
 def _layer(name: str) -> str:

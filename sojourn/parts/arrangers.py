@@ -8,7 +8,7 @@ from sojourn.parts.part import Chance, Count, Natural, Own, Part, Share, Where
 
 
 class EstimatorPart(Part, frozen=True):
-    """What the coordinator needs to know about an estimator."""
+    """The properties of an estimator that the coordinator uses."""
 
     by_class: ClassVar[bool] = False
     """Whether a device's row has one number for each class."""
@@ -132,7 +132,7 @@ OF_DISTRIBUTIONS = frozenset({"wasserstein", "kl", "gini"})
 
 
 class ArrangerPart(Part, frozen=True):
-    """What the coordinator needs to know about an arranger: its inputs and the kind of its sets."""
+    """The properties of an arranger that the coordinator uses: its inputs and the kind of its sets."""
 
     counted: ClassVar[bool] = False
     """Whether a schedule can set the number of sets."""

@@ -23,7 +23,7 @@ OWN = "own"
 
 
 class TwoStreamPart(ObjectivePart, frozen=True):
-    """What compilers and devices need to know about an objective with a second stream."""
+    """The properties of an objective with a second stream that compilers and devices use."""
 
     one_descent: ClassVar[bool] = False
     layer: LayerName = "penultimate"

@@ -34,7 +34,7 @@ Serial = Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
 
 
 class Mandate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be done with a device's data, by which operator, and until when. Devices refuse unknown fields."""
+    """The permitted uses of a device's data, their operator and their end. Devices refuse unknown fields."""
 
     fleet: Name
     job: Name
