@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,17 +42,8 @@ SPARSE = 4
 """If less than one device in this many is allowed, only those are scored; otherwise all, without copying the table."""
 
 
-class Search(Protocol):
-    """The search for the next device of a set."""
-
-    signatures: Table
-
-    def closest(self, total: Table, allowed: Rows, site: int) -> int:
-        """Return the device allowed at a site whose signature brings the set's sum closest to the target direction."""
-
-
 class LiteralSearch:
-    """Every sum and its cosine, as in the paper.
+    """The search for the device that brings a set's sum closest to the target: every sum and its cosine.
 
     The cosine of a sum is that of the mean, and the target's length is a common factor: both are left out.
     """
@@ -124,6 +115,9 @@ class QuickSearch:
 
 def _first_best(scores: Table, rows: Rows) -> int:
     return int(rows[np.argmax(scores >= scores.max() - TIE)])
+
+
+Search = LiteralSearch | QuickSearch
 
 
 def gather(search: Search, reservations: Reservations, site: int, size: int, starts: np.random.Generator) -> list[int]:

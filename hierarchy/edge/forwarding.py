@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sojourn.node.machine import Log, Pull, Send
+from sojourn.protocol.limits import drop_oldest
 from sojourn.protocol.release_messages import DeviceReport, Release
 from sojourn.protocol.topics import Address
 from sojourn.rate_limiter import Rate, RateLimiter
@@ -41,8 +42,7 @@ class Recalls:
         key = message.withdrawal.withdrawal
         self._known.pop(key, None)
         self._known[key] = message
-        while len(self._known) > MAX_WITHDRAWALS:
-            del self._known[next(iter(self._known))]
+        drop_oldest(self._known, MAX_WITHDRAWALS)
         return [Send(Address("device", name), message) for name in present]
 
     def reported(self, device: str) -> list[Effect]:
@@ -91,8 +91,7 @@ class Shipping:
             payload = _ReleasePayload(release, {ref.digest for ref in refs}, {})
             pulls = [Pull(ref, self._cloud) for ref in refs]
         self._payloads[key] = payload
-        while len(self._payloads) > MAX_ORDERS:
-            del self._payloads[next(iter(self._payloads))]
+        drop_oldest(self._payloads, MAX_ORDERS)
         payload.waiting |= dict.fromkeys(name for name in message.devices if name in present)
         return [*pulls, *_send_when_complete(payload)]
 

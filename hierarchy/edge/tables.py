@@ -61,6 +61,8 @@ _HELD = (
     TourStep.GATHERING, TourStep.LEADING, TourStep.MERGING, TourStep.STALLED, TourStep.WRAPPING_UP, TourStep.ENDED,
 )  # fmt: skip
 
+_STAYS = (TourEvent.REPEATED_ORDER, TourEvent.OLD_ORDER, TourEvent.UNFIT_ORDER, TourEvent.OLD_DISMISSAL)
+
 # The coordinator may repeat an order or a dismissal at any time, so every state accepts them.
 TOUR = Table(
     "tour at an edge server",
@@ -85,14 +87,9 @@ TOUR = Table(
         (TourStep.NOT_HERE, TourEvent.OLD_ORDER): TourStep.NOT_HERE,
         (TourStep.NOT_HERE, TourEvent.UNFIT_ORDER): TourStep.NOT_HERE,
         (TourStep.NOT_HERE, TourEvent.OLD_DISMISSAL): TourStep.NOT_HERE,
-        # A tour is held: answer the same order with its progress; ignore an older or unfit one, and a dismissal of an
-        # older attempt.
-        **{(step, TourEvent.REPEATED_ORDER): step for step in _HELD},
-        **{(step, TourEvent.OLD_ORDER): step for step in _HELD},
-        **{(step, TourEvent.UNFIT_ORDER): step for step in _HELD},
-        **{(step, TourEvent.OLD_DISMISSAL): step for step in _HELD},
-        **{(step, TourEvent.NEWER_ORDER): TourStep.DROPPED for step in _HELD},
-        **{(step, TourEvent.DISMISSED): TourStep.DROPPED for step in _HELD},
+        # A tour is held: answer the same order with its progress, and ignore an older or unfit order or dismissal.
+        **{(step, event): step for step in _HELD for event in _STAYS},
+        **{(step, event): TourStep.DROPPED for step in _HELD for event in (TourEvent.NEWER_ORDER, TourEvent.DISMISSED)},
     },
     start=TourStep.NOT_HERE,
     ends=frozenset({TourStep.DROPPED}),

@@ -136,6 +136,12 @@ def sum_within(numbers: Iterable[int], most: int = MAX_COUNT) -> int:
     return min(sum(numbers), most)
 
 
+def drop_oldest(entries: dict[Any, Any], most: int) -> None:
+    """Drop the oldest entries until at most this many are left."""
+    while len(entries) > most:
+        del entries[next(iter(entries))]
+
+
 def within(value: float, known: Known) -> float:
     """Return the metric, or NaN if it is out of range, such as a loss that has diverged."""
     return value if known.holds(value) else math.nan
