@@ -167,7 +167,7 @@ def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
     if not listed.any():
         raise _no_samples_error(content, form, skipped)
     x = shaped(numeric(content.x, form.input, source), form.input.shape, source)
-    finite = _finite(x)
+    finite = finite_rows(x)
     if not finite[listed].all():
         skipped.append(f"{np.count_nonzero(~finite[listed])} samples with NaN or infinite values")
     keep = listed & finite
@@ -283,7 +283,8 @@ def _no_samples_error(content: Content, form: Form, skipped: Sequence[str]) -> D
     return DataError(f"{content.source} has no sample{of}{reasons}")
 
 
-def _finite(x: NDArray[np.generic]) -> NDArray[np.bool_]:
+def finite_rows(x: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Return which samples have only finite values."""
     finite = np.ones(len(x), dtype=np.bool_)
     if x.dtype.kind == "f":
         # Block by block: a mask of a whole dataset would take a quarter of its size.
