@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sojourn.protocol.messages import Visit, Visited
-    from sojourn.protocol.signed_hop import HopSignature
+    from sojourn.protocol.wire import HopSignature
 
 
 def visit_signer(device: str, folder: Path) -> Callable[[Visit, Visited], HopSignature]:

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from edge_agent.training.messages import Trained
     from sojourn.node.machine import Effect, WorkFailed, WorkProgress
     from sojourn.protocol.messages import Visit
-    from sojourn.protocol.signed_hop import HopSignature
-    from sojourn.protocol.wire import Offer, VisitId, VisitReason
+    from sojourn.protocol.wire import HopSignature, Offer, VisitId, VisitReason
 
     Objection = Callable[[], tuple[VisitReason, str] | None]
     """Returns why this device declines visits now (heat, hours, power ...), or None."""

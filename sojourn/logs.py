@@ -196,9 +196,10 @@ def report_error(error: SojournError) -> int:
     """Print an error in one line; return the exit code: 2 for an error of the user, otherwise 1."""
     if any(isinstance(each.formatter, JsonLines) for each in logging.getLogger().handlers):
         logging.getLogger("sojourn").error("%s", error)
-        return 2 if isinstance(error, UserError) else 1
-    colour, plain = ("\x1b[31m", "\x1b[0m") if _coloured() else ("", "")
-    print(f"{colour}error: {clean_lines(str(error))}{plain}", file=sys.stderr)  # noqa: T201  # errors are printed here
+    else:
+        coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        colour, plain = ("\x1b[31m", "\x1b[0m") if coloured else ("", "")
+        print(f"{colour}error: {clean_lines(str(error))}{plain}", file=sys.stderr)  # noqa: T201  # errors are printed here
     return 2 if isinstance(error, UserError) else 1
 
 
@@ -223,7 +224,3 @@ class Lines(logging.Formatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's method name
         """Format a traceback without terminal control sequences, which may come from a peer."""
         return clean_lines(super().formatException(ei))
-
-
-def _coloured() -> bool:
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")

@@ -191,7 +191,7 @@ def _describe(error: str, form: Any) -> str:
     if what.startswith("Invalid enum value") and (choices := _choices(form, _table(path))):
         what = f"{what}; {nearest(what.split(chr(39))[1], choices)}"
     if _TABLE.match(what):
-        what = f"expected a table with keys, not a single value; {_example(form, _table(path))}"
+        what = f"expected a table with keys, not a single value; known keys are: {', '.join(_keys(form, _table(path)))}"
     if _LIST.match(what):
         what = "expected a list: put the value into brackets, [...]"
     if "matching regex" in what:  # only names have a pattern
@@ -208,10 +208,6 @@ def _misplaced(key: str, form: Any, table: list[str]) -> str | None:
         )
     tables = [name for name in _keys(form, []) if [name] != table and key in _keys(form, [name])]
     return f"it is a key of [{tables[0]}]: move its line there" if len(tables) == 1 else None
-
-
-def _example(form: Any, table: list[str]) -> str:
-    return f"known keys are: {', '.join(_keys(form, table))}"
 
 
 def _table(path: str | None) -> list[str]:

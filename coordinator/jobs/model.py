@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from coordinator.compiling.losses import Learning
     from coordinator.jobs.data import PublicData
     from coordinator.jobs.settings import JobSettings
-    from sojourn.protocol.spec import InputSpec, Kit, Shape
-    from sojourn.protocol.task import TaskSpec
+    from sojourn.protocol.spec import InputSpec, Kit
+    from sojourn.protocol.task import Shape, TaskSpec
 
     Scaling = tuple[tuple[float, ...], tuple[float, ...]]
 

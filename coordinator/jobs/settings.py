@@ -22,9 +22,10 @@ from coordinator.strategies import DEFAULT_STRATEGY, Strategy, named
 from coordinator.strategies.strategy import FORMS
 from sojourn.data.source import DataSettings, parse_scaling
 from sojourn.errors import ConfigError, JobError
-from sojourn.parts import Count, Encoding, Natural, NotNegative, Ring, fixed_rounds
+from sojourn.parts import Count, Encoding, Natural, NotNegative, Ring
 from sojourn.protocol.limits import MAX_COUNT, MAX_NUMBER
-from sojourn.protocol.spec import MOST_COLUMNS, ColumnName, Shape, TableSpec
+from sojourn.protocol.spec import MOST_COLUMNS, ColumnName, TableSpec
+from sojourn.protocol.task import Shape
 from sojourn.protocol.topics import check_name
 from sojourn.settings import Texts, dumps, named_table, parse, validated, with_tables
 
@@ -328,7 +329,7 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     @property
     def all_rounds(self) -> int:
         """The number of rounds: that of the schedule, if it sets one."""
-        return fixed_rounds(self.parts().schedule) or self.rounds or ROUNDS
+        return self.parts().schedule.fixed_rounds or self.rounds or ROUNDS
 
 
 @lru_cache(64)
@@ -390,7 +391,7 @@ def continued(text: str, rounds: int | None, target: float | str | None, devices
     if rounds is not None and isinstance(schedule, Ring):
         table["schedule"] = {**table.get("schedule", {}), "trips": rounds}
         table |= {"rounds": rounds} if "rounds" in table else {}
-    elif rounds is not None and (fixed := fixed_rounds(schedule)) is not None and rounds != fixed:
+    elif rounds is not None and (fixed := schedule.fixed_rounds) is not None and rounds != fixed:
         raise JobError(
             f"the strategy {job.strategy!r} has {fixed} round{'s' * (fixed > 1)} and cannot have more: to continue "
             "training, submit "

@@ -21,7 +21,8 @@ from sojourn.settings import nearest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sojourn.protocol.spec import InputSpec, Shape
+    from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.task import Shape
 
 
 def mlp(input: InputSpec, classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0) -> nn.Module:  # noqa: A002

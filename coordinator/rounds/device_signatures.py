@@ -9,8 +9,7 @@ import msgspec
 
 from coordinator.rounds.orders import peer_bounds, rises_of, task_of, waves_of
 from sojourn.errors import ConfigError
-from sojourn.protocol.limits import Name
-from sojourn.protocol.signed_hop import PublicKey
+from sojourn.protocol.limits import Name, PublicKey
 from sojourn.protocol.visit_outcomes import SHORTENED
 from sojourn.protocol.wire import VisitId
 from sojourn.settings import read_file
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
     from coordinator.job_state import JobState
     from coordinator.records import TourPlan
-    from sojourn.protocol.signed_hop import SignedHop
-    from sojourn.protocol.wire import Task, VisitReport
+    from sojourn.protocol.wire import SignedHop, Task, VisitReport
 
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from sojourn.model.gate_rules import (
     by_rule,
     damaged,
     granted_samples,
-    longest_way,
+    longest_update,
     not_finite,
     rise_of,
     too_long,
@@ -162,7 +162,7 @@ class TourCheck:
             return None
         update, task = self._update(tour, model), self._tasks[tour.number]
         strides = self._usual_stride if task.objective.norm_comparable else []
-        one_step = longest_way(self._gate, strides, 1, task.training, None)
+        one_step = longest_update(self._gate, strides, 1, task.training, None)
         longest = one_step * sum(math.sqrt(steps) for steps in self._steps(tour.number))
         bounds = self._together if self._leg.judges_together(tour) else self._bounds
         if len(self._done[tour.number]) > 1:

@@ -142,10 +142,9 @@ from sojourn.protocol.release_messages import (
     Ship,
     Steer,
 )
-from sojourn.protocol.signed_hop import HopSignature
 from sojourn.protocol.signing import CONTEXT, Signer
 from sojourn.protocol.topics import TOPICS
-from sojourn.protocol.wire import JobModels, JobNews, JobTimes, JobView, Ref, RoundReport, Task, TourView
+from sojourn.protocol.wire import HopSignature, JobModels, JobNews, JobTimes, JobView, Ref, RoundReport, Task, TourView
 from sojourn.randomness import derive
 from sojourn.store.blobs import LEAF, leaf_hashes, ref_of
 

@@ -17,7 +17,8 @@ from sojourn.data.samples import content_of, rows_in
 from sojourn.data.series import latest_windows
 from sojourn.data.source import DataSettings, on_scale
 from sojourn.errors import DataError
-from sojourn.model.predictions import label_shares, scores_of, shares
+from sojourn.model.metrics import sigmoid, softmax
+from sojourn.model.predictions import scores_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,13 +178,13 @@ def plain_answers(card: Card, answer: BatchOutput, threshold: float, top: int = 
     """
     match card.learns.kind:
         case "classification":
-            return [_likeliest(row, card.classes, "class", top) for row in shares(answer.outputs)]
+            return [_likeliest(row, card.classes, "class", top) for row in softmax(answer.outputs)]
         case "multilabel":
-            return [_labels(row, card.classes) for row in label_shares(answer.outputs)]
+            return [_labels(row, card.classes) for row in sigmoid(answer.outputs)]
         case "reconstruction":
             return [each._asdict() for each in anomalies(answer, threshold)]
         case "tokens":
-            return [_likeliest(row, None, "token", top) for row in shares(answer.outputs[:, -1])]
+            return [_likeliest(row, None, "token", top) for row in softmax(answer.outputs[:, -1])]
         case _:
             names = value_names(card.learns)
             rows = answer.outputs.astype(np.float64)

@@ -19,7 +19,8 @@ from edge_agent.inference.usage import UsageReport, UsageSender, UsageTally, bin
 from edge_agent.releases.folder import ReleaseFolder
 from edge_agent.releases.served import load, no_release, store_of
 from sojourn.errors import DataError, InvalidBlob, ModelError, SojournError, StoreError
-from sojourn.model.predictions import BatchOutput, groups, shares
+from sojourn.model.metrics import softmax
+from sojourn.model.predictions import BatchOutput, groups
 from sojourn.protocol.release import CLASSES
 from sojourn.protocol.topics import check_name
 
@@ -201,7 +202,7 @@ class Model:
     def probabilities(self, x: object) -> tuple[int, tuple[str, ...], NDArray[np.float64]]:
         """Return the version, its classes, and the softmax probability of each class."""
         serving, answer, one = self._run(x, "classification")
-        found = shares(answer.outputs)
+        found = softmax(answer.outputs)
         return serving.served.version, serving.predictor.card.classes, found[0] if one else found
 
     def score(self, x: object) -> AnomalyScore | list[AnomalyScore]:

@@ -41,10 +41,10 @@ class CountedLink(MemoryLink):
         self._went += len(payload)
         super().publish(topic, payload, retain=retain)
 
-    def moved(self, sent: int, came: int) -> None:
+    def moved(self, sent: int, received: int) -> None:
         """Count bytes of a computed transfer."""
         self._went += sent
-        self._came += came
+        self._came += received
 
     def taken(self) -> tuple[int, int]:
         """Return bytes down and up since the last call."""

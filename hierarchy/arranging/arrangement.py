@@ -42,6 +42,18 @@ if TYPE_CHECKING:
 
     PoolArranger = RandomArranger | FedSeqArranger | IcgArranger | HierClusterArranger
 
+__all__ = [
+    "MAX_HOPS",
+    "ArrangeContext",
+    "Arranged",
+    "Candidates",
+    "ClientSet",
+    "Memo",
+    "arrange",
+    "check",
+    "deal_spares",
+    "quality_of",
+]
 
 MAX_HOPS = 2500
 """The number of hops that `messages.Tour` can carry."""
@@ -71,19 +83,9 @@ def check(settings: Arranger, candidates: Candidates, context: ArrangeContext) -
             f"{name} needs at least {sets} devices for {sets} sets; {online} are online: arranger.sets = {online} "
             "would use all of them"
         )
-    return (
-        _contradiction(settings)
-        or _unknown_rows(settings, candidates)
-        or _unknown_samples(settings, candidates)
-        or _too_long(settings, online)
-    )
-
-
-def _contradiction(settings: Arranger) -> str | None:
-    """Return a contradiction between the settings."""
     if isinstance(settings, FedSeqArranger) and settings.half_sized:
         return f"fedseq needs both sets and size, or neither; sets is {settings.sets} and size is {settings.size}"
-    return None
+    return _unknown_rows(settings, candidates) or _unknown_samples(settings, candidates) or _too_long(settings, online)
 
 
 def _unknown_rows(settings: Arranger, candidates: Candidates) -> str | None:
@@ -120,30 +122,12 @@ def _unknown_samples(settings: Arranger, candidates: Candidates) -> str | None:
 
 def _too_long(settings: Arranger, online: int) -> str | None:
     """Return why the requested sets are longer than a tour can be."""
-    match settings:
-        case VisitArranger() | RandomArranger() | FedSeqArranger() | HierClusterArranger():
-            hops = min(settings.size, online)
-        case _:
-            hops = 0
-    return (
-        f"{name_of(settings)} would make tours of {hops} visits; a tour has at most {MAX_HOPS}"
-        if hops > MAX_HOPS
-        else None
-    )
-
-
-__all__ = [
-    "MAX_HOPS",
-    "ArrangeContext",
-    "Arranged",
-    "Candidates",
-    "ClientSet",
-    "Memo",
-    "arrange",
-    "check",
-    "deal_spares",
-    "quality_of",
-]
+    if not isinstance(settings, VisitArranger | RandomArranger | FedSeqArranger | HierClusterArranger):
+        return None
+    hops = min(settings.size, online)
+    if hops <= MAX_HOPS:
+        return None
+    return f"{name_of(settings)} would make tours of {hops} visits; a tour has at most {MAX_HOPS}"
 
 
 def arrange(settings: Arranger, candidates: Candidates, context: ArrangeContext) -> Arranged:
@@ -202,13 +186,10 @@ def _arranged(settings: Arranger, candidates: Candidates, context: ArrangeContex
         case SiteArranger():
             plan = site_sets(settings, candidates.table, context.seed)
         case CluSampArranger():
-            picks = clusamp_picks(
-                _rows(candidates)[candidates.online],
-                _samples(candidates)[candidates.online],
-                settings.sets,
-                context.seed,
-            )
-            plan = place_alone(candidates.online[picks].tolist(), candidates.table)
+            online = candidates.online
+            rows, samples = _rows(candidates)[online], _samples(candidates)[online]
+            picks = clusamp_picks(rows, samples, settings.sets, context.seed)
+            plan = place_alone(online[picks].tolist(), candidates.table)
         case FedCatArranger():
             return _fedcat(settings, candidates, context)
         case CustomArranger():
@@ -226,9 +207,8 @@ def _arranged(settings: Arranger, candidates: Candidates, context: ArrangeContex
 def _fedcat(settings: FedCatArranger, candidates: Candidates, context: ArrangeContext) -> Arranged:
     online = [candidates.devices[row] for row in candidates.online]
     picks, memo = fedcat_picks(settings, online, context.round, context.memo, context.seed)
-    return Arranged(
-        _named(place_alone([candidates.devices.index(device) for device in picks], candidates.table), candidates), memo
-    )
+    plan = place_alone([candidates.devices.index(device) for device in picks], candidates.table)
+    return Arranged(_named(plan, candidates), memo)
 
 
 def _pooled(settings: PoolArranger, candidates: Candidates, context: ArrangeContext) -> Plan:
@@ -243,7 +223,7 @@ def _pooled(settings: PoolArranger, candidates: Candidates, context: ArrangeCont
     return plan
 
 
-def _groups(  # everything that an arranger may use
+def _groups(
     settings: PoolArranger, candidates: Candidates, pool: DevicePool, sets: int, seed: int, memo: Memo
 ) -> list[list[int]]:
     """Return the groups of one pool, by the numbers of its devices."""

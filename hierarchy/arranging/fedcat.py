@@ -22,9 +22,8 @@ from sojourn.randomness import generator
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hierarchy.arranging.candidates import Memo
     from sojourn.parts import FedCatArranger
-
-    Memo = dict[str, tuple[int, ...]]
 
 
 NO_GROUP = -1

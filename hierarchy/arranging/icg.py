@@ -91,7 +91,8 @@ def equal_clusters(rows: Rows, clusters: int, iterations: int, draw: np.random.G
     """Return the cluster of each row: `clusters` of equal size, the tightest of several tries if these are cheap."""
     if clusters in (1, len(rows)):
         return np.arange(len(rows)) % clusters
-    tries = [_converged(rows, clusters, iterations, draw) for _ in range(_starts(len(rows) * clusters))]
+    starts = max(1, min(MAX_STARTS, CHEAP_ARCS // (len(rows) * clusters)))
+    tries = [_converged(rows, clusters, iterations, draw) for _ in range(starts)]
     return min(tries, key=lambda found: found[0])[1]
 
 
@@ -106,11 +107,6 @@ def _converged(rows: Rows, clusters: int, iterations: int, draw: np.random.Gener
         if np.array_equal(before, cluster):
             break
     return float(costs[np.arange(len(rows)), cluster].sum()), cluster
-
-
-def _starts(arcs: int) -> int:
-    """Return how many first centroids to try."""
-    return max(1, min(MAX_STARTS, CHEAP_ARCS // arcs))
 
 
 def assign(costs: Rows) -> Numbers:

@@ -9,7 +9,6 @@ import numpy as np
 from sojourn.errors import Fault
 from sojourn.model.metrics import softmax
 from sojourn.parts import ClassifierEstimator, ConfidenceEstimator
-from sojourn.parts.arrangers import OF_DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 # Each takes all devices' rows at once. The paper leaves KL's arguments open: the authors' code seeks balance,
 # 1 - KL(midpoint || uniform); `pairwise` is KL(D_j || D_S), where a class that D_S lacks counts as 1e-12 of it, since
 # infinities could not be compared.
-
-__all__ = ["OF_DISTRIBUTIONS", "as_distributions", "tau"]
 
 RARE = 1e-12
 """The minimum share of a class in a divergence."""

@@ -1,10 +1,19 @@
-"""VISIT's client sets: the greedy of Algorithm 1 with reachability, and a faster form for large fleets."""
+"""VISIT's client sets: the greedy of Algorithm 1 with reachability, and a faster form for large fleets.
+
+Chang, Chiu, Sheu: "VISIT: Virtual-Targeted Sequential Training with Hierarchical Federated Learning on Non-IID Data".
+For each of L sets: a random remaining device, then k - 1 times the remaining device j that maximises iota(mean(v of
+set + j), v^target), with iota, the cosine similarity, and v^target = (1, ..., 1). Ties go to the lowest number.
+
+In the paper every edge server reaches every device. Here a set belongs to a site and draws only from devices that
+reach it; `reservations` keeps a promise for every open place. If all devices reach all sites, the greedy is the
+paper's. It scores all N devices for each of L·k places; `fast_sets` is for fleets too large for that.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,17 +42,8 @@ SPARSE = 4
 """If less than one device in this many is allowed, only those are scored; otherwise all, without copying the table."""
 
 
-class Search(Protocol):
-    """The search for the next device of a set."""
-
-    signatures: Table
-
-    def closest(self, total: Table, allowed: Rows, site: int) -> int:
-        """Return the device allowed at a site whose signature brings the set's sum closest to the target direction."""
-
-
 class LiteralSearch:
-    """Every sum and its cosine, as in the paper.
+    """The search for the device that brings a set's sum closest to the target: every sum and its cosine.
 
     The cosine of a sum is that of the mean, and the target's length is a common factor: both are left out.
     """
@@ -115,6 +115,9 @@ class QuickSearch:
 
 def _first_best(scores: Table, rows: Rows) -> int:
     return int(rows[np.argmax(scores >= scores.max() - TIE)])
+
+
+Search = LiteralSearch | QuickSearch
 
 
 def gather(search: Search, reservations: Reservations, site: int, size: int, starts: np.random.Generator) -> list[int]:
@@ -200,19 +203,12 @@ def fast_sets(signatures: Table, reach: Mask, sites: Rows, sizes: Rows, seed: in
 def _offers(reach: Mask, sites: Rows, sizes: Rows, most: float, draw: np.random.Generator) -> list[Rows]:
     """Return the devices offered to each site, in random order: `most` for each open place, and never too few."""
     parts = _claimed(reach, sites, sizes).split(draw)
-    places = np.bincount(sites, sizes, reach.shape[1]).tolist()
-    return [
-        part[
-            : int(
-                max(
-                    open_places, min(len(part), most * open_places, MAX_CONSIDERED * max(1, open_places / BLOCK_PLACES))
-                )
-            )
-        ]
-        if open_places
-        else part[:0]
-        for part, open_places in zip(parts, places, strict=True)
-    ]
+    offers = []
+    for part, places in zip(parts, np.bincount(sites, sizes, reach.shape[1]).tolist(), strict=True):
+        considered = MAX_CONSIDERED * max(1, places / BLOCK_PLACES)
+        offered = max(places, min(len(part), most * places, considered)) if places else 0
+        offers.append(part[: int(offered)])
+    return offers
 
 
 def _claimed(reach: Mask, sites: Rows, sizes: Rows) -> Reservations:
@@ -322,16 +318,6 @@ def _grow(signatures: Table, batch: Sequence[FleetBlock]) -> Rows:
             table.compact()
     return members
 
-
-# VISIT's client sets: the literal greedy of Algorithm 1, with reachability.
-#
-# Chang, Chiu, Sheu: "VISIT: Virtual-Targeted Sequential Training with Hierarchical Federated Learning on Non-IID Data".
-# For each of L sets: a random remaining device, then k - 1 times the remaining device j that maximises iota(mean(v of
-# set + j), v^target), with iota, the cosine similarity, and v^target = (1, ..., 1). Ties go to the lowest number.
-#
-# In the paper every edge server reaches every device. Here a set belongs to a site and draws only from devices that
-# reach it; `reservations` keeps a promise for every open place. If all devices reach all sites, the greedy is the
-# paper's. It scores all N devices for each of L·k places; `fast_sets` is for fleets too large for that.
 
 MAX_LITERAL_WORK = 100_000_000
 """Places x devices x classes that the literal greedy processes in about a second."""

@@ -1,4 +1,4 @@
-"""What an edge server forwards to its devices: releases, and withdrawals of mandates."""
+"""The forwarding of releases, and of withdrawals of mandates, to the devices of a site."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sojourn.node.machine import Log, Pull, Send
+from sojourn.protocol.limits import drop_oldest
 from sojourn.protocol.release_messages import DeviceReport, Release
 from sojourn.protocol.topics import Address
 from sojourn.rate_limiter import Rate, RateLimiter
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Ref
 
 
-# Forwarding withdrawals of mandates: to every connected device, and to devices that connect later.
+# Forwarding withdrawals of mandates: to every online device, and to devices that come online later.
 #
 # Volatile: after a restart of the site the coordinator sends the withdrawals that still matter again. Devices verify
 # each withdrawal; the edge server does not.
 
 MAX_WITHDRAWALS = 64
-"""At most this many withdrawals are kept for devices that connect later; the oldest is dropped first."""
+"""At most this many withdrawals are kept for devices that come online later; the oldest is dropped first."""
 
 
 class Recalls:
@@ -37,16 +38,15 @@ class Recalls:
         """By the signed bytes."""
 
     def take(self, message: Recall, present: Iterable[str]) -> list[Effect]:
-        """Keep a withdrawal from the coordinator and forward it to all connected devices."""
+        """Keep a withdrawal from the coordinator and forward it to all online devices."""
         key = message.withdrawal.withdrawal
         self._known.pop(key, None)
         self._known[key] = message
-        while len(self._known) > MAX_WITHDRAWALS:
-            del self._known[next(iter(self._known))]
+        drop_oldest(self._known, MAX_WITHDRAWALS)
         return [Send(Address("device", name), message) for name in present]
 
     def reported(self, device: str) -> list[Effect]:
-        """Return all withdrawals for a device that has connected."""
+        """Return all withdrawals for a device that has come online."""
         return [Send(Address("device", device), message) for message in self._known.values()]
 
 
@@ -57,7 +57,7 @@ class Recalls:
 MAX_ORDERS = 32
 """The goods of at most this many orders are kept for devices; the oldest are dropped first."""
 REPORT_RATE = Rate(1.0, 64.0)
-"""The rate at which reports of one device are forwarded; the burst covers all lines of a device that connects."""
+"""The rate at which reports of one device are forwarded; the burst covers all lines of a device that comes online."""
 
 
 class _ReleasePayload(msgspec.Struct):
@@ -81,7 +81,7 @@ class Shipping:
         return {ref.digest for payload in self._payloads.values() for ref in _refs(payload.release)}
 
     def take(self, message: Ship, present: Container[str]) -> list[Effect]:
-        """Take an order from the coordinator; connected devices get it once its goods are fetched."""
+        """Take an order from the coordinator; online devices get it once its goods are fetched."""
         key = message.order.order
         payload = self._payloads.pop(key, None)
         pulls: list[Effect] = []
@@ -91,8 +91,7 @@ class Shipping:
             payload = _ReleasePayload(release, {ref.digest for ref in refs}, {})
             pulls = [Pull(ref, self._cloud) for ref in refs]
         self._payloads[key] = payload
-        while len(self._payloads) > MAX_ORDERS:
-            del self._payloads[next(iter(self._payloads))]
+        drop_oldest(self._payloads, MAX_ORDERS)
         payload.waiting |= dict.fromkeys(name for name in message.devices if name in present)
         return [*pulls, *_send_when_complete(payload)]
 
@@ -113,7 +112,7 @@ class Shipping:
         return [Log(f"cannot fetch the goods of a release ({reason})", "warning")] if lost else []
 
     def reported(self, sender: Address, message: ReleaseReport, present: Container[str], now: float) -> list[Effect]:
-        """Forward a connected device's report to the coordinator, unless the device exceeds its rate.
+        """Forward an online device's report to the coordinator, unless the device exceeds its rate.
 
         The coordinator knows which orders it sent, and asks again about those without a report.
         """

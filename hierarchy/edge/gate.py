@@ -19,7 +19,7 @@ from sojourn.model.gate_rules import (
     by_rule,
     damaged,
     granted_samples,
-    longest_way,
+    longest_update,
     not_finite,
     rise_of,
     too_long,
@@ -28,10 +28,9 @@ from sojourn.model.gate_rules import (
 from sojourn.model.vectors import MAX_REPORTED_BYTES, spec_of_vector
 from sojourn.parts import Gate, TourBounds
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.signed_hop import SignedHop
 from sojourn.protocol.spec import Kit, ModelSpec
 from sojourn.protocol.visit_outcomes import SHORTENED
-from sojourn.protocol.wire import Ref, Task, visit_steps
+from sojourn.protocol.wire import Ref, SignedHop, Task, visit_steps
 from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:
@@ -243,7 +242,7 @@ def _longest(work: Check, update: Update, view: ExemplarView | None) -> float:
     steps = visit_steps(work.task, granted_samples(work.samples, work.bounds), work.earlier)
     first = view is not None and not work.norms and work.gate.norm_factor is not None
     slope = view.gradient(update.before, update.digests[0]) if view and first else None
-    return longest_way(work.gate, work.norms, steps, work.task.training, slope)
+    return longest_update(work.gate, work.norms, steps, work.task.training, slope)
 
 
 def _may_shorten(work: Check, view: ExemplarView | None) -> bool:
@@ -254,8 +253,8 @@ def _may_shorten(work: Check, view: ExemplarView | None) -> bool:
 
 def _shortened(work: Check, update: Update, share: float, spec: ModelSpec) -> Update:
     """Return the update scaled by `share`; its state is interpolated likewise, between two valid states."""
-    way = np.subtract(update.after, update.before, dtype=np.float64) if spec.state else update.way
-    return _update(work, update.before, (update.before + share * way).astype(np.float32), spec)
+    difference = np.subtract(update.after, update.before, dtype=np.float64) if spec.state else update.difference
+    return _update(work, update.before, (update.before + share * difference).astype(np.float32), spec)
 
 
 def _added(name: str, work: Check, blobs: BlobStore, spec: ModelSpec) -> Ref:

@@ -72,6 +72,6 @@ def merge(work: WaveMerge, blobs: BlobStore) -> Merged:
     if fault := not_finite(mean, "the mean"):
         raise InvalidBlob(fault)
     exact = vectors.save(blobs, mean, "float32", kit.model)
-    if work.task.encoding == "float32":
-        return Merged({"model": exact}, {"model": exact})
-    return Merged({"model": exact}, {"model": vectors.save(blobs, mean, work.task.encoding, kit.model)})
+    encoding = work.task.encoding
+    sent = exact if encoding == "float32" else vectors.save(blobs, mean, encoding, kit.model)
+    return Merged({"model": exact}, {"model": sent})

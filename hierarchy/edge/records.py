@@ -6,11 +6,11 @@ at once, and hop numbers continue from wave to wave.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from sojourn.protocol.limits import sum_within
+from sojourn.protocol.limits import drop_oldest, sum_within
 from sojourn.protocol.messages import Tour, Toured
 from sojourn.protocol.wire import Ref, TourId, VisitId, VisitReport
 
@@ -325,8 +325,8 @@ class EdgeState(msgspec.Struct):
         for report in tour.reports:
             if report.status == "done":
                 self.accepted[f"{key}/{report.hop}/{report.device}"] = True
-        _bound(self.fences, TOURS_REMEMBERED)
-        _bound(self.accepted, VISITS_REMEMBERED)
+        drop_oldest(self.fences, TOURS_REMEMBERED)
+        drop_oldest(self.accepted, VISITS_REMEMBERED)
 
     def was_accepted(self, visit: VisitId, device: str) -> bool:
         """Return whether a result of this device was kept for this hop."""
@@ -334,12 +334,6 @@ class EdgeState(msgspec.Struct):
         if tour := self.tours.get(key):
             return any(r.hop == visit.hop and r.device == device and r.status == "done" for r in tour.reports)
         return f"{key}/{visit.hop}/{device}" in self.accepted
-
-
-def _bound(kept: dict[str, Any], limit: int) -> None:
-    """Drop the oldest entries beyond the limit."""
-    while len(kept) > limit:
-        del kept[next(iter(kept))]
 
 
 def key_of(it: TourId | VisitId) -> Key:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Offer
 
 LOG_RATE = Rate(0.2, 50.0)
-"""How many connects and disconnects are logged: a burst of 50, then one in five seconds."""
+"""How many changes of presence are logged: a burst of 50, then one in five seconds."""
 REPORT_DELAY = 0.2
-"""Seconds to wait for further changes before a report: after a power cut all devices of a site connect at once."""
+"""Seconds to wait for further changes before a report: after a power cut all devices of a site come online at once."""
 
 
 class SiteRoster:
@@ -42,7 +42,7 @@ class SiteRoster:
         self._clash_ends: dict[str, float] = {}
         """When each name that two agents used stops being reported as a clash, if no further clash occurs."""
         self._unlogged = 0
-        """The number of connects and disconnects since the last logged one."""
+        """The number of changes of presence since the last logged one."""
 
     def present(self, event: Present, now: float) -> tuple[bool, list[Effect]]:
         """Take a birth or a death; return whether a device was born (again), and a log line about it."""
@@ -63,18 +63,18 @@ class SiteRoster:
         if changed:
             self.report_soon(now)
         gone = changed and not isinstance(event.state, Birth)
-        return born, self._announced(event, now) if born or gone else []
+        return born, self._log(event, now) if born or gone else []
 
-    def _announced(self, event: Present, now: float) -> list[Effect]:
-        """Log a connect or disconnect, unless the rate is exceeded; then the next line counts the skipped ones."""
+    def _log(self, event: Present, now: float) -> list[Effect]:
+        """Log a device's new presence, unless the rate is exceeded; then the next line counts the skipped ones."""
         if not self._rate.allows("devices", LOG_RATE, now):
             self._unlogged += 1
             return []
         name, offer = event.node.name, event.state.offer if isinstance(event.state, Birth) else None
-        what = f" ({offer.version}, {offer.machine})" if offer else ""
-        state = f"is online{what}" if isinstance(event.state, Birth) else "is offline"
+        version = f" ({offer.version}, {offer.machine})" if offer else ""
+        state = f"is online{version}" if isinstance(event.state, Birth) else "is offline"
         more, self._unlogged = self._unlogged, 0
-        skipped = f"; {more} more devices connected or disconnected before it" if more else ""
+        skipped = f"; {more} more devices went online or offline before it" if more else ""
         return [Log(f"device {name} {state}; {len(self.members)} online{skipped}", about=About(device=name))]
 
     def wake_at(self) -> float | None:

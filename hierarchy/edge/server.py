@@ -145,7 +145,11 @@ class EdgeServer:
                 return self._receive(event.sender, event.message, now)
             case Present():
                 born, logged = self.roster.present(event, now)
-                return [*logged, *(self._born(event.node.name, now) if born else [])]
+                if not born:
+                    return logged
+                # It may have lost its order, and missed withdrawals.
+                device = event.node.name
+                return [*logged, *self._recalls.reported(device), *self._visits.born(device, now)]
             case Pulled():
                 return self._pulled(event.digest, now)
             case PullFailed():
@@ -192,10 +196,6 @@ class EdgeServer:
                 return self._shipping.reported(sender, message, self.roster.members, now)
             case _:
                 return []
-
-    def _born(self, device: str, now: float) -> list[Effect]:
-        """Handle a device that connected again: it may have lost its order, and missed withdrawals."""
-        return [*self._recalls.reported(device), *self._visits.born(device, now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
         effects = self._shipping.pulled(digest)

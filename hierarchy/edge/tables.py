@@ -61,6 +61,8 @@ _HELD = (
     TourStep.GATHERING, TourStep.LEADING, TourStep.MERGING, TourStep.STALLED, TourStep.WRAPPING_UP, TourStep.ENDED,
 )  # fmt: skip
 
+_STAYS = (TourEvent.REPEATED_ORDER, TourEvent.OLD_ORDER, TourEvent.UNFIT_ORDER, TourEvent.OLD_DISMISSAL)
+
 # The coordinator may repeat an order or a dismissal at any time, so every state accepts them.
 TOUR = Table(
     "tour at an edge server",
@@ -85,14 +87,9 @@ TOUR = Table(
         (TourStep.NOT_HERE, TourEvent.OLD_ORDER): TourStep.NOT_HERE,
         (TourStep.NOT_HERE, TourEvent.UNFIT_ORDER): TourStep.NOT_HERE,
         (TourStep.NOT_HERE, TourEvent.OLD_DISMISSAL): TourStep.NOT_HERE,
-        # A tour is held: answer the same order with its progress; ignore an older or unfit one, and a dismissal of an
-        # older attempt.
-        **{(step, TourEvent.REPEATED_ORDER): step for step in _HELD},
-        **{(step, TourEvent.OLD_ORDER): step for step in _HELD},
-        **{(step, TourEvent.UNFIT_ORDER): step for step in _HELD},
-        **{(step, TourEvent.OLD_DISMISSAL): step for step in _HELD},
-        **{(step, TourEvent.NEWER_ORDER): TourStep.DROPPED for step in _HELD},
-        **{(step, TourEvent.DISMISSED): TourStep.DROPPED for step in _HELD},
+        # A tour is held: answer the same order with its progress, and ignore an older or unfit order or dismissal.
+        **{(step, event): step for step in _HELD for event in _STAYS},
+        **{(step, event): TourStep.DROPPED for step in _HELD for event in (TourEvent.NEWER_ORDER, TourEvent.DISMISSED)},
     },
     start=TourStep.NOT_HERE,
     ends=frozenset({TourStep.DROPPED}),
@@ -131,7 +128,7 @@ class VisitEvent(StrEnum):
     HANDED_OVER = "handed over"
     DEVICE_BUSY = "device busy"
     DEVICE_FREE = "device free"
-    DEVICE_BORN_AGAIN = "device born again"
+    DEVICE_RESTARTED = "device restarted"
     PROGRESS = "progress"
     RESULT = "result"
     RESULT_WITHOUT_VECTORS = "result without vectors"
@@ -171,9 +168,9 @@ VISIT = Table(
         (VisitStep.CHECKING, VisitEvent.REFUSED): VisitStep.MISSED,
         (VisitStep.CHECKING, VisitEvent.NOT_CHECKED): VisitStep.MISSED,
         # Ignored: the device is asked again soon.
-        **{(VisitStep.DUE, event): VisitStep.DUE for event in (*_FROM_DEVICE, VisitEvent.DEVICE_BORN_AGAIN)},
-        # A device that is born again is asked again, unless its result has arrived.
-        **{(step, VisitEvent.DEVICE_BORN_AGAIN): step for step in _ASKED},
+        **{(VisitStep.DUE, event): VisitStep.DUE for event in (*_FROM_DEVICE, VisitEvent.DEVICE_RESTARTED)},
+        # A device that has restarted is asked again, unless its result has arrived.
+        **{(step, VisitEvent.DEVICE_RESTARTED): step for step in _ASKED},
         **{(step, VisitEvent.PROGRESS): step for step in _ASKED},
         **{(step, VisitEvent.DECLINED): VisitStep.MISSED for step in _ASKED},
         # A repeated result is ignored.

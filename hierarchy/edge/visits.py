@@ -98,7 +98,7 @@ class Visits:
         if where is None:
             return []
         visit = self._site.visit(where)
-        state = VISIT.step(visit.state if visit else VisitStep.DUE, VisitEvent.DEVICE_BORN_AGAIN)
+        state = VISIT.step(visit.state if visit else VisitStep.DUE, VisitEvent.DEVICE_RESTARTED)
         return self._ask(*where, now) if state == VisitStep.HANDED else []
 
     def on_traffic(self, device: str, traffic: int, now: float, *, sign_of_life: bool) -> None:
@@ -148,19 +148,19 @@ class Visits:
             return []
         visit.result = message
         size = sum(ref.size for ref in message.vectors.values())
-        came = Log(
+        arrived = Log(
             f"{sender.name} has a result: {message.samples} samples, {size} bytes", "step", self._about(key, hop)
         )
         reason = unfit(message.vectors, it.task, it.vectors["model"]) or unsigned(tour, sender.name, message)
         if reason:
-            return [came, *self.lose(where, VisitEvent.UNFIT_RESULT, f"{reason}; {UNFIT_HINT}", now)]
+            return [arrived, *self.lose(where, VisitEvent.UNFIT_RESULT, f"{reason}; {UNFIT_HINT}", now)]
         needed = {ref.digest: ref for ref in message.vectors.values()}
         if not needed:
             visit.step(VisitEvent.RESULT_WITHOUT_VECTORS)
-            return [came, *self._check(where)]
+            return [arrived, *self._check(where)]
         visit.step(VisitEvent.RESULT)
         self._site.fetches.wait(where, needed)
-        return [came, *(Pull(ref, sender) for ref in needed.values())]
+        return [arrived, *(Pull(ref, sender) for ref in needed.values())]
 
     def declined(self, sender: Address, message: Declined, now: float) -> list[Effect]:
         """Take a device's refusal to do a visit, or to continue it."""

@@ -70,7 +70,7 @@ class Authority:
             decipher_only=False,
         )
         certificate = (
-            _builder(_common_name(name), _common_name(name), key, _AUTHORITY_YEARS)
+            _builder(_common_name(name), _common_name(name), key.public_key(), _after_years(_AUTHORITY_YEARS))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -118,19 +118,8 @@ class Authority:
         """
         key = requested_key(request)
         until = now + dt.timedelta(days=CERTIFICATE_DAYS)
-        certificate = (
-            _with_purpose(x509.CertificateBuilder(), self._key, ExtendedKeyUsageOID.CLIENT_AUTH)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.UniformResourceIdentifier(NODE_KEY + node_key)]), critical=False
-            )
-            .subject_name(_common_name(name))
-            .issuer_name(self._certificate.subject)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(_NOT_BEFORE)
-            .not_valid_after(until)
-            .sign(self._key, hashes.SHA256())
-        )
+        names = [x509.UniformResourceIdentifier(NODE_KEY + node_key)]
+        certificate = self._sign(name, key, until, ExtendedKeyUsageOID.CLIENT_AUTH, names)
         text = certificate.public_bytes(serialization.Encoding.PEM)
         return SignedCertificate(text, f"{certificate.serial_number:x}", until)
 
@@ -161,13 +150,29 @@ class Authority:
 
     def _issue(self, name: str, purpose: x509.ObjectIdentifier, hosts: list[x509.GeneralName]) -> Issued:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_common_name(name), self._certificate.subject, key, _CERTIFICATE_YEARS)
-        builder = _with_purpose(builder, self._key, purpose)
-        if hosts:
-            builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
+        certificate = self._sign(name, key.public_key(), _after_years(_CERTIFICATE_YEARS), purpose, hosts)
         text = certificate.public_bytes(serialization.Encoding.PEM)
         return Issued(text, pem_of(key), f"{certificate.serial_number:x}")
+
+    def _sign(
+        self,
+        name: str,
+        key: ec.EllipticCurvePublicKey,
+        until: dt.datetime,
+        purpose: x509.ObjectIdentifier,
+        names: Sequence[x509.GeneralName],
+    ) -> x509.Certificate:
+        """Sign a certificate for one purpose, with these alternative names, if any."""
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            _builder(_common_name(name), self._certificate.subject, key, until)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(issuer, critical=False)
+        )
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return builder.sign(self._key, hashes.SHA256())
 
 
 def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
@@ -182,28 +187,22 @@ def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def _with_purpose(
-    builder: x509.CertificateBuilder, authority: ec.EllipticCurvePrivateKey, purpose: x509.ObjectIdentifier
-) -> x509.CertificateBuilder:
-    return (
-        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
-    )
-
-
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, years: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, until: dt.datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(_NOT_BEFORE)
-        .not_valid_after(dt.datetime.now(dt.UTC) + dt.timedelta(days=_DAYS_PER_YEAR * years))
+        .not_valid_after(until)
     )
+
+
+def _after_years(years: int) -> dt.datetime:
+    return dt.datetime.now(dt.UTC) + dt.timedelta(days=_DAYS_PER_YEAR * years)
 
 
 def _common_name(name: str) -> x509.Name:

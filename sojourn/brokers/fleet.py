@@ -194,18 +194,18 @@ def password_hashes(folder: Path) -> dict[str, str]:
 
 def load_authority(folder: Path) -> Authority:
     """Load the fleet's authority."""
-    try:
-        return Authority.load((folder / CA_FILE).read_bytes(), (folder / CA_KEY).read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+    return _load_authority(folder / CA_FILE, folder / CA_KEY)
 
 
 def load_old_authority(folder: Path) -> Authority | None:
     """Load the previous authority, or None unless certificates of both are accepted."""
-    if not (folder / OLD_CA_KEY).exists():
-        return None
+    key = folder / OLD_CA_KEY
+    return _load_authority(folder / OLD_CA_FILE, key) if key.exists() else None
+
+
+def _load_authority(certificate: Path, key: Path) -> Authority:
     try:
-        return Authority.load((folder / OLD_CA_FILE).read_bytes(), (folder / OLD_CA_KEY).read_bytes())
+        return Authority.load(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
 

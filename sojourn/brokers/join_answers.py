@@ -103,10 +103,7 @@ def _join(folder: Path, request: Join, now: float) -> Reply:
     if owner := _owner(fleet, key):
         state = "was revoked" if fleet.members[owner].revoked else "is already a member"
         return Reply(Rejected(f"the device with this key {state}, as {owner}: --new-keys creates another key"))
-    invitation = joining.invitations.get(invited)
-    if refusal := _invitation_error(fleet, invitation, now):
-        return Reply(Rejected(refusal))
-    assert invitation is not None  # noqa: S101  # otherwise it was rejected above
+    invitation = _valid_invitation(fleet, joining.invitations.get(invited), now)
     taken = {*fleet.members, *(each.name for each in joining.waiting if each.node_key != key)}
     name = _assign_name(invitation, request.name, taken)
     asked = JoinRequest(
@@ -146,18 +143,18 @@ def _repeat_join(folder: Path, fleet: FleetFile, earlier: JoinRequest, request: 
     return Reply(_welcome(folder, fleet, earlier))
 
 
-def _invitation_error(fleet: FleetFile, invitation: Invitation | None, now: float) -> str | None:
-    """Return why an invitation is invalid, or None."""
+def _valid_invitation(fleet: FleetFile, invitation: Invitation | None, now: float) -> Invitation:
+    """Return the invitation; raise InvalidMessage if it is not valid."""
     if invitation is None:
-        return "this token is unknown, or its invitation was cancelled: ask for a new token"
+        raise InvalidMessage("this token is unknown, or its invitation was cancelled: ask for a new token")
     if invitation.ends <= now:
         ended = dt.datetime.fromtimestamp(invitation.ends, dt.UTC).isoformat(sep=" ", timespec="minutes")
-        return f"the token expired at {ended}: ask for a new one"
+        raise InvalidMessage(f"the token expired at {ended}: ask for a new one")
     if invitation.uses < 1:
-        return "the token was already used by the maximum number of devices: ask for a new one"
+        raise InvalidMessage("the token was already used by the maximum number of devices: ask for a new one")
     if invitation.name in fleet.members and not invitation.replaces:
-        return f"a member {invitation.name!r} exists by now: ask for a new token"
-    return None
+        raise InvalidMessage(f"a member {invitation.name!r} exists by now: ask for a new token")
+    return invitation
 
 
 def _assign_name(invitation: Invitation, wanted: str, taken: set[str]) -> str:
@@ -170,10 +167,7 @@ def _assign_name(invitation: Invitation, wanted: str, taken: set[str]) -> str:
 
 def _check(folder: Path, request: CertificateCheck, presented: PresentedCertificate | None, now: float) -> Reply:
     fleet, joining = folders.read(folder), invitations.read(folder)
-    found = _authenticate(fleet, presented, encode_key(request.node_key))
-    if isinstance(found, Rejected):
-        return Reply(found)
-    assert presented is not None  # noqa: S101  # otherwise it was rejected above
+    presented, _ = _authenticate(fleet, presented, encode_key(request.node_key))
     name, note = presented.name, ""
     seen = joining.seen.get(name)
     if seen is None or seen.stamp in {request.stamp, request.next}:
@@ -200,16 +194,13 @@ def _is_due(folder: Path, presented: PresentedCertificate, now: float) -> bool:
 def _renew(folder: Path, request: Renew, presented: PresentedCertificate | None, now: float) -> Reply:
     fleet, joining = folders.read(folder), invitations.read(folder)
     key = encode_key(request.node_key)
-    found = _authenticate(fleet, presented, key)
-    if isinstance(found, Rejected):
-        return Reply(found)
-    assert presented is not None  # noqa: S101  # otherwise it was rejected above
+    presented, member = _authenticate(fleet, presented, key)
     seen = joining.seen.get(presented.name)
     if seen and seen.cloned:
         return Reply(Rejected(_clone_message(presented.name), final=False))
     if not _is_due(folder, presented, now):
         return Reply(Rejected("the certificate is not due for renewal", final=False))
-    if len(valid_certificates(found, now)) >= MAX_VALID_CERTIFICATES:
+    if len(valid_certificates(member, now)) >= MAX_VALID_CERTIFICATES:
         return Reply(Rejected("too many valid certificates: wait until some have expired", final=False))
     asked = JoinRequest(name=presented.name, node_key=key, request=request.request, asked=now, about="")
     fleet, asked = admit_request(folder, fleet, asked, now)
@@ -243,16 +234,18 @@ def _return(folder: Path, request: Return, now: float) -> Reply:
     return Reply(RequestPending(name, RETRY_SECONDS), "" if earlier and earlier.state == "waiting" else note)
 
 
-def _authenticate(fleet: FleetFile, presented: PresentedCertificate | None, key: str) -> FleetMember | Rejected:
-    """Return the member of a client certificate, or a rejection if the certificate or the signing key is invalid."""
+def _authenticate(
+    fleet: FleetFile, presented: PresentedCertificate | None, key: str
+) -> tuple[PresentedCertificate, FleetMember]:
+    """Return a valid client certificate and its member; raise InvalidMessage if it or the signing key is invalid."""
     if presented is None:
-        return Rejected("this request requires a certificate of the fleet")
+        raise InvalidMessage("this request requires a certificate of the fleet")
     member = fleet.members.get(presented.name)
     if member is None or member.revoked or presented.serial in fleet.revoked:
-        return Rejected(f"{presented.name} was revoked or removed from the fleet")
+        raise InvalidMessage(f"{presented.name} was revoked or removed from the fleet")
     if member.node_key != key or presented.serial not in member.serials:
-        return Rejected(f"this is not the key or the certificate with which {presented.name} joined")
-    return member
+        raise InvalidMessage(f"this is not the key or the certificate with which {presented.name} joined")
+    return presented, member
 
 
 def _owner(fleet: FleetFile, key: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sojourn.data.labels import shorten
-from sojourn.data.samples import DataWarning
+from sojourn.data.samples import DataWarning, finite_rows
 from sojourn.data.series import Windows
 
 if TYPE_CHECKING:
@@ -226,15 +226,9 @@ def _value_warnings(content: Content) -> Iterator[DataWarning]:
     x = content.x
     if x.dtype.kind not in "buif" or not x.size:
         return
-    if x.dtype.kind == "f":
-        # Block by block: a mask of a whole dataset would take a quarter of its size.
-        bad = sum(
-            int(np.count_nonzero(~np.isfinite(x[at : at + 1024]).all(axis=tuple(range(1, x.ndim)))))
-            for at in range(0, len(x), 1024)
-        )
-        if bad:
-            remedy = "fill in the missing values; these samples are skipped"
-            yield DataWarning("values are missing, NaN or infinite", f"in {bad:,} of {len(x):,} samples", remedy)
+    if bad := np.count_nonzero(~finite_rows(x)):
+        remedy = "fill in the missing values; these samples are skipped"
+        yield DataWarning("values are missing, NaN or infinite", f"in {bad:,} of {len(x):,} samples", remedy)
     if len(x) > 1 and all(bool((x[at : at + 1024] == x[0]).all()) for at in range(0, len(x), 1024)):
         yield DataWarning(
             "all samples are identical", f"the same values {len(x):,} times", "check whether this is the right file"

@@ -39,13 +39,13 @@ _OPTIONAL_LABELS = ("multilabel", "reconstruction")
 """Task kinds in which an empty label is valid: the sample has none of the labels."""
 
 
-def read_csv(settings: DataSettings, request: ReadRequest | None = None, text: TextIO | None = None) -> Content:
+def read_csv(settings: DataSettings, request: ReadRequest, text: TextIO | None = None) -> Content:
     """Read a CSV file; rows with the wrong number of columns or without a required number are skipped and reported.
 
     text: read this stream instead of the file.
     """
     with _rows(settings.path, text) as rows:
-        return _read(rows, settings, request or ReadRequest())[0]
+        return _read(rows, settings, request)[0]
 
 
 def read_table(settings: DataSettings, request: ReadRequest) -> tuple[Content, list[str]]:

@@ -73,8 +73,8 @@ class CsvColumns:
 
     label: int | None
     label_source: str
-    guessed: bool
-    has_header: bool
+    guessed: bool = False
+    has_header: bool = False
     warnings: tuple[DataWarning, ...] = ()
     names: tuple[str, ...] = ()
     targets: tuple[int, ...] = ()
@@ -99,7 +99,7 @@ def find_columns(head: list[str], settings: DataSettings, request: ReadRequest |
     remaining = [at for at in range(len(names)) if at not in side.all]
     if table is not None and named:
         return replace(_match_names(names, remaining, settings, request, table), time=side.time, series=side.series)
-    if len(remaining) < 2 and len(names) < 2 and request.kind in ("classification", "regression", "multilabel"):
+    if len(remaining) < 2 and len(names) < 2 and request.kind in _SUPERVISED:
         raise DataError(
             f"{settings.path} has {len(names)} column(s): a label and at least one number are needed, with a comma, a "
             "semicolon or a tab between them"
@@ -161,7 +161,7 @@ def _match_names(
         remaining[at] for at in column_positions(table.columns, [called[at] for at in remaining], settings.path, hidden)
     )
     rest = [at for at in remaining if at not in features]
-    found = CsvColumns(None, _UNLABELLED, guessed=False, has_header=True)
+    found = CsvColumns(None, _UNLABELLED)
     if rest and request.kind not in ("forecast", "tokens"):
         found, _ = _find_target(names, rest, settings, request)
     taken = {*found.targets, *(() if found.label is None else (found.label,))}
@@ -174,7 +174,6 @@ def _match_names(
         names=tuple(called),
         target_names=found.target_names or tuple(names[at] for at in found.targets),
         features=features,
-        predicted=(),
         extra=tuple(at for at in rest if at not in taken),
     )
 
@@ -257,7 +256,7 @@ def _find_target(
     names: list[str], remaining: list[int], settings: DataSettings, request: ReadRequest
 ) -> tuple[CsvColumns, bool]:
     """Find the label or the targets, and whether the header names them."""
-    nothing = CsvColumns(None, _UNLABELLED, guessed=False, has_header=False)
+    nothing = CsvColumns(None, _UNLABELLED)
     series = not request.of_job and not settings.targets and (settings.time, settings.series) != (None, None)
     if request.kind == "forecast" and settings.targets:
         places, by_name = _chosen_targets(names, settings, request)
@@ -274,8 +273,8 @@ def _find_target(
     guessed = settings.label is None and not by_name
     if request.kind == "regression":
         reported = request.names if len(request.names) == 1 else ()
-        return CsvColumns(None, label_source, guessed, has_header=False, targets=(at,), target_names=reported), by_name
-    return CsvColumns(at, label_source, guessed, has_header=False), by_name
+        return CsvColumns(None, label_source, guessed, targets=(at,), target_names=reported), by_name
+    return CsvColumns(at, label_source, guessed), by_name
 
 
 def _find_targets(
@@ -286,10 +285,10 @@ def _find_targets(
     # The job's names have priority: a device serves jobs that predict different columns of the same table.
     if wanted and set(wanted) <= {names[at] for at in remaining} and settings.header is not False:
         places = tuple(next(at for at in remaining if names[at] == name) for name in wanted)
-        return CsvColumns(None, "columns by their names", False, False, targets=places, target_names=wanted), True
+        return CsvColumns(None, "columns by their names", targets=places, target_names=wanted), True
     if settings.targets:
         places, by_name = _chosen_targets(names, settings, request)
-        found = CsvColumns(None, "columns set by data.targets", guessed=False, has_header=False, targets=places)
+        found = CsvColumns(None, "columns set by data.targets", targets=places)
         return replace(found, target_names=wanted if len(wanted) == len(places) else ()), by_name
     if request.kind == "multilabel":
         return None  # one column lists the labels that apply, such as "a;b"
@@ -308,7 +307,7 @@ def _find_targets(
             "one feature"
         )
     label_source = f"the last {count} of {len(names)} columns" if count > 1 else f"the last of {len(names)} columns"
-    return CsvColumns(None, label_source, True, False, targets=tuple(remaining[-count:]), target_names=wanted), False
+    return CsvColumns(None, label_source, guessed=True, targets=tuple(remaining[-count:]), target_names=wanted), False
 
 
 def _chosen_targets(names: list[str], settings: DataSettings, request: ReadRequest) -> tuple[tuple[int, ...], bool]:
@@ -339,7 +338,7 @@ def _optional_label(
     if not named and not more:
         return nothing, False
     at, label_source, by_name = _find_label(names, remaining, settings, request)
-    return CsvColumns(at, label_source, not named, has_header=False), by_name
+    return CsvColumns(at, label_source, guessed=not named), by_name
 
 
 def _column_position(wanted: str | int, names: list[str], settings: DataSettings, key: str) -> int:

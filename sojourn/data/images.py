@@ -39,7 +39,8 @@ FOLDERS = "the names of the folders"
 """The label source if each class has a folder."""
 LIST_FILE = "targets.csv"
 """The CSV file in the images' folder that lists each image and its targets."""
-NO_FOLDERS = "images without class folders: put the images of each class into a folder named after the class"
+_ADVICE = "put the images of each class into a folder named after the class"
+NO_FOLDERS = f"images without class folders: {_ADVICE}"
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,15 @@ def list_images(
     settings: DataSettings, classes: tuple[str, ...] | None = None, task: TaskSpec | None = None
 ) -> ImageList:
     """List a job's images; without a task, from the list file if there is one, or else from the class folders."""
-    root = Path(settings.path)
-    listed = (root / LIST_FILE).is_file()
-    found = _listed(settings, classes, task, listed=listed)
+    found = _listed(settings, classes, task)
     by_folder = found.content.label_source == FOLDERS
-    warnings = (*found.content.warnings, *_skip_warnings(root, loose=by_folder))
+    warnings = (*found.content.warnings, *_skip_warnings(Path(settings.path), loose=by_folder))
     return replace(found, content=replace(found.content, warnings=warnings))
 
 
-def _listed(
-    settings: DataSettings, classes: tuple[str, ...] | None, task: TaskSpec | None, *, listed: bool
-) -> ImageList:
+def _listed(settings: DataSettings, classes: tuple[str, ...] | None, task: TaskSpec | None) -> ImageList:
     root, kind = Path(settings.path), task.kind if task else None
+    listed = (root / LIST_FILE).is_file()
     if kind in ("forecast", "tokens"):
         raise DataError(f"{root} is a folder of images, but the job needs {'text' if kind == 'tokens' else 'series'}")
     if kind in ("regression", "multilabel") or (kind is None and listed and classes is None):
@@ -126,7 +124,7 @@ def _skip_warnings(root: Path, *, loose: bool) -> Iterator[DataWarning]:
 
 
 def _no_folders(root: Path) -> DataError:
-    return DataError(f"{root} has no folders: put the images of each class into a folder named after the class")
+    return DataError(f"{root} has no folders: {_ADVICE}")
 
 
 def _by_folder(settings: DataSettings, folders: list[Path], skipped: tuple[str, ...]) -> ImageList:

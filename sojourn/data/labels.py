@@ -78,6 +78,11 @@ def named(labels: Sequence[str | int], names: Sequence[str], classes: Sequence[s
     return [label if isinstance(label, str) else names[label] if names else str(label) for label in labels]
 
 
+def label_name(label: str | int, names: Sequence[str]) -> str:
+    """Return the class name of a label; an integer without a name stays a number, which jobs reject."""
+    return names[label] if isinstance(label, int) and 0 <= label < len(names) else str(label)
+
+
 def classes_of(contents: Sequence[Content]) -> tuple[str, ...]:
     """Return the classes if the job does not list them: the first file's class names, or the labels of all files.
 
@@ -201,7 +206,7 @@ def faults(content: Content, task: TaskSpec, part: Purpose) -> FittedTargets:
     if not content.labels or not task.normal:
         return FittedTargets(y, keep)
     normal = {"", *(word.casefold() for word in task.normal)}  # unlabelled samples count as normal
-    names = [_name(label, content.names) for label in content.labels]
+    names = [label_name(label, content.names) for label in content.labels]
     faulty = np.array([name.casefold() not in normal for name in names])[content.label_index]
     y[faulty] = 1
     if part == "test" or not faulty.any():
@@ -220,7 +225,7 @@ def label_names(content: Content) -> tuple[str, ...]:
     if content.targets is not None and content.targets.ndim > 1:
         names = content.target_names or content.names
         return names or tuple(str(at) for at in range(content.targets.shape[1]))
-    found = {part for label in content.labels for part in _split_names(_name(label, content.names))}
+    found = {part for label in content.labels for part in _split_names(label_name(label, content.names))}
     return tuple(sorted(found))
 
 
@@ -263,7 +268,7 @@ def _flags_of_names(content: Content, classes: tuple[str, ...], keep: NDArray[np
     table = np.zeros((len(content.labels), len(classes)), np.float32)
     unknown = list[str]()
     for row, label in enumerate(content.labels):
-        for part in _split_names(_name(label, content.names)):
+        for part in _split_names(label_name(label, content.names)):
             if part in place:
                 table[row, place[part]] = 1.0
             else:
@@ -274,12 +279,6 @@ def _flags_of_names(content: Content, classes: tuple[str, ...], keep: NDArray[np
 
 def _split_names(text: str) -> list[str]:
     return [part.strip() for part in SEPARATORS.split(text) if part.strip()]
-
-
-def _name(label: str | int, names: Sequence[str]) -> str:
-    if isinstance(label, int) and 0 <= label < len(names):
-        return names[label]
-    return str(label)
 
 
 def _places(names: Sequence[str], classes: tuple[str, ...], columns: int, content: Content) -> list[int]:

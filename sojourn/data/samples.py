@@ -49,6 +49,11 @@ class DataWarning(NamedTuple):
     detail: str
     remedy: str
 
+    @property
+    def text(self) -> str:
+        """The whole warning, for the data's owner."""
+        return f"{self.what} ({self.detail}); to do: {self.remedy}"
+
 
 @dataclass(frozen=True)
 class SampleForm:
@@ -162,7 +167,7 @@ def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
     if not listed.any():
         raise _no_samples_error(content, form, skipped)
     x = shaped(numeric(content.x, form.input, source), form.input.shape, source)
-    finite = _finite(x)
+    finite = finite_rows(x)
     if not finite[listed].all():
         skipped.append(f"{np.count_nonzero(~finite[listed])} samples with NaN or infinite values")
     keep = listed & finite
@@ -192,19 +197,18 @@ def _cut(content: Content, wanted: InputSpec, task: TaskSpec) -> Samples:
 
 
 def _targets(content: Content, form: Form, part: Purpose) -> FittedTargets:
-    match form.task:
-        case None:
-            return class_numbers(content, form.classes)
-        case task if task.kind in ("regression", "forecast"):
+    task = form.task
+    if task is None or task.kind == "classification":
+        return class_numbers(content, form.classes)
+    match task.kind:
+        case "regression" | "forecast":
             return quantities(content, task)
-        case task if task.kind == "tokens":
+        case "tokens":
             return next_tokens(content, task)
-        case task if task.kind == "multilabel":
+        case "multilabel":
             return label_flags(content, form.classes)
-        case task if task.kind == "reconstruction":
+        case "reconstruction":
             return faults(content, task, part)
-        case _:
-            return class_numbers(content, form.classes)
 
 
 def natural_shape(x: NDArray[np.generic], dtype: str) -> tuple[int, ...]:
@@ -279,7 +283,8 @@ def _no_samples_error(content: Content, form: Form, skipped: Sequence[str]) -> D
     return DataError(f"{content.source} has no sample{of}{reasons}")
 
 
-def _finite(x: NDArray[np.generic]) -> NDArray[np.bool_]:
+def finite_rows(x: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Return which samples have only finite values."""
     finite = np.ones(len(x), dtype=np.bool_)
     if x.dtype.kind == "f":
         # Block by block: a mask of a whole dataset would take a quarter of its size.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -235,17 +236,12 @@ def _breaks(machine: NDArray[np.int64], time: NDArray[np.float64] | None) -> tup
     if time is None:
         return broken, 0
     gaps = 0
-    for start, stop in zip(*_stretches(broken), strict=True):
+    for start, stop in pairwise([*np.flatnonzero(broken).tolist(), len(broken)]):
         steps = np.diff(time[start:stop])
         far = steps > GAP_RATIO * float(np.median(steps)) if len(steps) else np.zeros(0, np.bool_)
         broken[start + 1 : stop] |= far
         gaps += int(np.count_nonzero(far))
     return broken, gaps
-
-
-def _stretches(broken: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
-    starts = np.flatnonzero(broken)
-    return starts.tolist(), [*starts[1:].tolist(), len(broken)][: len(starts)]
 
 
 def _series_notes(series: Series) -> list[str]:

@@ -187,7 +187,28 @@ def read_content(
     Only the listed classes of an image folder are read, which saves time.
     task: determines the role of columns; None means classification. table: the job's columns, matched by name.
     """
-    content = _read(settings, part, wanted, classes, task, table)
+    # Imported here: these modules import numpy, and images imports Pillow.
+    match format_of(settings):
+        case "npz":
+            from sojourn.data.column_names import in_job_order  # noqa: PLC0415
+            from sojourn.data.npz import read_npz  # noqa: PLC0415
+
+            content = in_job_order(read_npz(settings, part), table)
+        case "csv":
+            from sojourn.data.csv import read_csv  # noqa: PLC0415
+            from sojourn.data.csv_columns import ReadRequest  # noqa: PLC0415
+
+            content = read_csv(settings, ReadRequest(task, classes, wanted, table=table))
+        case "images":
+            from sojourn.data.images import common_input, read_images  # noqa: PLC0415
+
+            content = read_images(settings, wanted or common_input(settings, task), classes, task)
+        case "text":
+            if task.kind != "tokens" if task else wanted is not None:
+                raise DataError(f'{settings.path} is text, which only a job with [task] kind = "tokens" can train on')
+            from sojourn.data.samples import read_text  # noqa: PLC0415
+
+            content = read_text(settings)
     if settings.target_scale and content.targets is not None:
         content = replace(content, targets=scaled(content.targets, parse_scaling(settings.target_scale)))
     return replace(content, x=on_scale(content.x, settings)) if settings.scale else content
@@ -196,38 +217,6 @@ def read_content(
 def on_scale(x: NDArray[np.generic], settings: DataSettings) -> NDArray[np.generic]:
     """Return the values on the configured scale; other types are returned as they are and rejected later."""
     return scaled(x, parse_scaling(settings.scale)) if settings.scale and x.dtype.kind in "buif" else x
-
-
-def _read(
-    settings: DataSettings,
-    part: Purpose,
-    wanted: InputSpec | None,
-    classes: tuple[str, ...] | None,
-    task: TaskSpec | None,
-    table: TableSpec | None,
-) -> Content:
-    # Imported here: these modules import numpy, and images imports Pillow.
-    match format_of(settings):
-        case "npz":
-            from sojourn.data.column_names import in_job_order  # noqa: PLC0415
-            from sojourn.data.npz import read_npz  # noqa: PLC0415
-
-            return in_job_order(read_npz(settings, part), table)
-        case "csv":
-            from sojourn.data.csv import read_csv  # noqa: PLC0415
-            from sojourn.data.csv_columns import ReadRequest  # noqa: PLC0415
-
-            return read_csv(settings, ReadRequest(task, classes, wanted, table=table))
-        case "images":
-            from sojourn.data.images import common_input, read_images  # noqa: PLC0415
-
-            return read_images(settings, wanted or common_input(settings, task), classes, task)
-        case "text":
-            if task.kind != "tokens" if task else wanted is not None:
-                raise DataError(f'{settings.path} is text, which only a job with [task] kind = "tokens" can train on')
-            from sojourn.data.samples import read_text  # noqa: PLC0415
-
-            return read_text(settings)
 
 
 def _by_content(path: Path) -> Format | None:

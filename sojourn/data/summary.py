@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sojourn.data.checks import data_warnings, is_quantity, label_counts, value_range
-from sojourn.data.labels import by_number, quantities
+from sojourn.data.labels import by_number, label_name, quantities
 from sojourn.data.samples import UNLABELLED
 from sojourn.data.series import as_series, forecast_windows
 from sojourn.data.source import format_of, on_scale, read_content
@@ -57,18 +57,21 @@ def survey(settings: DataSettings, task: TaskSpec | None = None, table: TableSpe
             content = as_series(content) if task and task.kind == "forecast" and not content.series else content
             shape, values = tuple(int(size) for size in content.x.shape[1:]), value_range(content.x)
         if not len(content.label_index):
-            why = "".join(f". {each.what} ({each.detail}); to do: {each.remedy}" for each in content.warnings)
+            why = "".join(f". {each.text}" for each in content.warnings)
             raise DataError(f"{settings.path} has no samples: add some, or the device declines every visit{why}")
         _check(content, task)
     except (DataError, MemoryError) as error:
         text = str(error) or f"{settings.path}: not enough memory to read it"
         return DataSurvey(DataSummary(fault=text[:_MAX_TEXT]))
     warnings = data_warnings(content, task)
-    messages = [f"{each.what} ({each.detail}); to do: {each.remedy}" for each in warnings]
-    messages += [f"skipped: {text}" for text in content.skipped]
+    messages = [*(each.text for each in warnings), *(f"skipped: {text}" for text in content.skipped)]
     # A predicted quantity has no classes, even if its values are whole numbers.
     content = replace(content, labels=()) if _is_predicted(content, task) else content
-    return DataSurvey(_summary(content, shape, values, warnings), tuple(messages), tuple(_names(content)))
+    return DataSurvey(
+        _summary(content, shape, values, warnings),
+        tuple(messages),
+        tuple(label_name(label, content.names) for label in content.labels),
+    )
 
 
 def _check(content: Content, task: TaskSpec | None) -> None:
@@ -91,9 +94,8 @@ def _rescaled_range(values: tuple[float, float] | None, settings: DataSettings) 
 def _summary(
     content: Content, shape: tuple[int, ...], values: tuple[float, float] | None, warnings: Sequence[DataWarning]
 ) -> DataSummary:
-    named = sorted(
-        zip(_names(content), label_counts(content).tolist(), strict=True), key=lambda each: by_number(each[0])
-    )
+    names = [label_name(label, content.names) for label in content.labels]
+    named = sorted(zip(names, label_counts(content).tolist(), strict=True), key=lambda each: by_number(each[0]))
     predicted = _quantities(content)
     messages = [f"{warning.what}; to do: {warning.remedy}" for warning in warnings]
     if content.skipped:
@@ -141,11 +143,3 @@ def _quantities(content: Content) -> tuple[Quantity, ...]:
 
 def _clamped(value: float | None) -> float | None:
     return None if value is None else min(max(value, -MAX_NUMBER), MAX_NUMBER)
-
-
-def _names(content: Content) -> list[str]:
-    """Return the class name of each label; an integer without a name stays a number, which jobs reject."""
-    names = content.names
-    return [
-        names[label] if isinstance(label, int) and 0 <= label < len(names) else str(label) for label in content.labels
-    ]

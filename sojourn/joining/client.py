@@ -49,9 +49,9 @@ SECONDS = 15.0
 class JoinRefused(UserError):
     """The door rejected the request."""
 
-    def __init__(self, turned: Rejected) -> None:
-        super().__init__(turned.reason)
-        self.final = turned.final
+    def __init__(self, rejection: Rejected) -> None:
+        super().__init__(rejection.reason)
+        self.final = rejection.final
 
 
 class DoorUnreachable(LinkError):
@@ -87,9 +87,9 @@ def fingerprint(certificate: x509.Certificate) -> bytes:
 
 def fetch_authority(token: Token) -> bytes:
     """Fetch the authority's certificate with the token's fingerprint, as PEM; raise LinkError if the door has none."""
-    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
-    answer = ask(DoorAddress(token.host, token.port), anyone, Hello())
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    answer = ask(DoorAddress(token.host, token.port), unverified, Hello())
     for found in _certificates(answer.authorities if isinstance(answer, Authorities) else b""):
         if fingerprint(found) == token.authority:
             return found.public_bytes(serialization.Encoding.PEM)
@@ -185,11 +185,11 @@ def ask(door: DoorAddress, context: ssl.SSLContext, request: Request) -> Answer:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise DoorUnreachable(f"the door at {door} cannot be reached: {why}") from error
     except InvalidMessage as error:
-        raise LinkError(f"what answers at {door} is no door of ours: {error}") from error
+        raise LinkError(f"the server at {door} is not the door of a Sojourn fleet: {error}") from error
 
 
 def trusting(authorities: str) -> ssl.SSLContext:
-    """A context in which only these authorities vouch for a door."""
+    """Return a TLS context that trusts only these authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=authorities)

@@ -36,7 +36,7 @@ _STAMP_BYTES = 16
 
 
 class Membership(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node stores about its membership."""
+    """A node's record of its membership."""
 
     name: Name
     host: str
@@ -109,7 +109,7 @@ class NodeIdentity:
 
     def signed(self, data: bytes) -> bytes:
         """Sign a request to the door with the node's key."""
-        return self.node_key().sign_for(FOR_JOINING, data)
+        return self.node_key().sign(data, FOR_JOINING)
 
 
 def new_stamp() -> bytes:
@@ -127,7 +127,7 @@ def _load(path: Path) -> ec.EllipticCurvePrivateKey | None:
 
 
 def pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as text, not encrypted."""
+    """Return a private key as PEM, not encrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

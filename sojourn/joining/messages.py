@@ -13,8 +13,7 @@ import msgspec
 
 from sojourn.errors import ConfigError, InvalidMessage
 from sojourn.links.settings import Port
-from sojourn.protocol.limits import Duration, Label, Name, Text
-from sojourn.protocol.signed_hop import NodeSignature, PublicKey
+from sojourn.protocol.limits import Duration, Ed25519Signature, Label, Name, PublicKey, Text
 
 # A token is one line that a person copies to a device. It contains the address of the door, the fingerprint of the
 # authority that issued the door's certificate, and the secret of an invitation.
@@ -80,6 +79,7 @@ def read_token(text: str) -> Token:
 MAX_BYTES = 16 << 10
 """Maximum bytes of a frame in either direction; certificates and requests need about one thousand."""
 LENGTH_BYTES = 4
+NO_SIGNATURE = bytes(64)
 Stamp = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Pem = Annotated[bytes, msgspec.Meta(max_length=8 << 10)]
 
@@ -100,7 +100,7 @@ class Join(msgspec.Struct, frozen=True, tag="join", tag_field="kind", forbid_unk
     request: Pem
     name: Name
     about: Label
-    signature: NodeSignature = b"\0" * 64
+    signature: Ed25519Signature = NO_SIGNATURE
 
 
 class CertificateCheck(msgspec.Struct, frozen=True, tag="check", tag_field="kind", forbid_unknown_fields=True):
@@ -109,7 +109,7 @@ class CertificateCheck(msgspec.Struct, frozen=True, tag="check", tag_field="kind
     node_key: PublicKey
     stamp: Stamp
     next: Stamp
-    signature: NodeSignature = b"\0" * 64
+    signature: Ed25519Signature = NO_SIGNATURE
 
 
 class Renew(msgspec.Struct, frozen=True, tag="renew", tag_field="kind", forbid_unknown_fields=True):
@@ -117,7 +117,7 @@ class Renew(msgspec.Struct, frozen=True, tag="renew", tag_field="kind", forbid_u
 
     node_key: PublicKey
     request: Pem
-    signature: NodeSignature = b"\0" * 64
+    signature: Ed25519Signature = NO_SIGNATURE
 
 
 class Return(msgspec.Struct, frozen=True, tag="return", tag_field="kind", forbid_unknown_fields=True):
@@ -126,7 +126,7 @@ class Return(msgspec.Struct, frozen=True, tag="return", tag_field="kind", forbid
     node_key: PublicKey
     request: Pem
     about: Label
-    signature: NodeSignature = b"\0" * 64
+    signature: Ed25519Signature = NO_SIGNATURE
 
 
 class Authorities(msgspec.Struct, frozen=True, tag="trust", tag_field="kind"):
@@ -209,7 +209,7 @@ def read_answer(body: bytes) -> Answer:
 
 def signed_part(message: Join | CertificateCheck | Renew | Return) -> bytes:
     """Return the signed bytes: the message with an empty signature."""
-    return msgspec.msgpack.encode(msgspec.structs.replace(message, signature=b"\0" * 64))
+    return msgspec.msgpack.encode(msgspec.structs.replace(message, signature=NO_SIGNATURE))
 
 
 def _read(decoder: msgspec.msgpack.Decoder[Any], body: bytes) -> Any:

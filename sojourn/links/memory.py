@@ -294,7 +294,7 @@ class MemoryLink:
         else:
             self.down.send(size, lambda: deliver() if self._listener else None)
 
-    def moved(self, sent: int, came: int) -> None:
+    def moved(self, sent: int, received: int) -> None:
         """Count bytes of a transfer; for subclasses that count traffic."""
 
     def cut(self) -> None:

@@ -1,4 +1,4 @@
-"""One MQTT connection, from its first byte to its end, and the loop that moves its bytes."""
+"""One MQTT connection, from its first byte to its end: the loop that moves its bytes, and its send queue."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import logging
 import selectors
 import socket
 import ssl
+import threading
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from paho.mqtt.client import Client
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from sojourn.links import connection_errors
 from sojourn.links.link import PORTABLE_PAYLOAD, Will
-from sojourn.links.send_window import MAX_MESSAGES_IN_FLIGHT, MqttWindow
 from sojourn.links.settings import OWN_BROKER_PAYLOAD
 from sojourn.protocol.topics import is_state
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Sequence
 
-    from paho.mqtt.client import ConnectFlags, DisconnectFlags, MQTTMessage, SocketLike
+    from paho.mqtt.client import ConnectFlags, DisconnectFlags, MQTTMessage, MQTTMessageInfo, SocketLike
     from paho.mqtt.properties import Properties
     from paho.mqtt.reasoncodes import ReasonCode
 
@@ -97,6 +97,90 @@ class MqttLoop:
 def _pending(connection: SocketLike) -> int:
     """Return the number of bytes that TLS has already decrypted, which a selector cannot see."""
     return connection.pending() if isinstance(connection, ssl.SSLSocket) else 0
+
+
+# The send queue of one connection, and its messages in flight.
+
+MAX_UNSENT = 64_000_000
+"""Total bytes that may wait; further messages are dropped."""
+SLOWEST_UPLINK = 16_000
+"""Bytes per second. The ping waits behind the bytes in flight, which must be sent within a keepalive at this rate."""
+MAX_MESSAGES_IN_FLIGHT = 100
+
+
+class _Message(NamedTuple):
+    topic: str
+    payload: bytes
+    retain: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.topic) + len(self.payload)
+
+
+class MqttWindow:
+    """Messages are added on any thread; only the network thread passes them to paho."""
+
+    def __init__(self, client: Client, wake: Callable[[], None]) -> None:
+        self._max_messages = 1
+        self._max_bytes = 0
+        self._client = client
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._waiting: deque[_Message] = deque()
+        self._unsent = 0
+        self._flying: deque[tuple[MQTTMessageInfo, int]] = deque()
+        self._flying_bytes = 0
+
+    def open(self, keepalive: int, receive_maximum: int) -> None:
+        """Take the limits that were agreed with the broker."""
+        self._max_bytes = SLOWEST_UPLINK * keepalive
+        self._max_messages = min(receive_maximum, MAX_MESSAGES_IN_FLIGHT)
+
+    def put(self, topic: str, payload: bytes, *, retain: bool) -> bool:
+        """Queue a message; return False if the queue is full."""
+        message = _Message(topic, payload, retain)
+        with self._lock:
+            if self._unsent and self._unsent + message.size > MAX_UNSENT:
+                return False
+            self._unsent += message.size
+            self._waiting.append(message)
+            # Behind another message there is no need: the wake-up for that one covers this one too.
+            is_alone = len(self._waiting) == 1
+        if is_alone:
+            self._wake()
+        return True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the broker has acknowledged everything."""
+        return self._unsent == 0
+
+    def feed(self) -> None:
+        """Remove acknowledged messages, and send as many as may be in flight."""
+        self._take_acknowledged()
+        while self._waiting and self._has_room(self._waiting[0].size):
+            message = self._waiting.popleft()
+            info = self._client.publish(message.topic, message.payload, qos=1, retain=message.retain)
+            if info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
+                # The connection has just ended; the queue is dropped with it.
+                return
+            self._flying.append((info, message.size))
+            self._flying_bytes += message.size
+
+    def _take_acknowledged(self) -> None:
+        landed = 0
+        while self._flying and self._flying[0][0].is_published():
+            landed += self._flying.popleft()[1]
+        if landed:
+            self._flying_bytes -= landed
+            with self._lock:
+                self._unsent -= landed
+
+    def _has_room(self, size: int) -> bool:
+        if not self._flying:
+            return True
+        return len(self._flying) < self._max_messages and self._flying_bytes + size <= self._max_bytes
 
 
 # One MQTT connection, from its first byte to its end.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sojourn.errors import InvalidBlob
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.limits import drop_oldest
 from sojourn.protocol.spec import Kit
 from sojourn.randomness import noise
 
@@ -38,7 +39,7 @@ TRAINED_OF_VALUES = 0.5
 values, or one machine, can multiply the loss on the others."""
 VALUES = frozenset({"regression", "forecast", "reconstruction"})
 """The kinds of tasks that predict values."""
-ON_ITS_WAY = 0.5
+ADVANCED = 0.5
 """Above this share of a blind guess's loss, updates of devices differ too much to compare their losses."""
 GUESSING = 0.9
 """From this share of a blind guess's loss on, the model has hardly learned to separate classes."""
@@ -59,7 +60,7 @@ class ExemplarView:
             raise InvalidBlob(f"{len(y)} exemplars of shape {x.shape[1:]} do not fit a model of {kit.input.shape}")
         self._x, self._y = graphs.features(exemplars.unpacked(x[rows])), exemplars.expected()[rows]
         blind, learned = kit.learns.blind, TRAINED_OF_VALUES if kit.learns.kind in VALUES else TRAINED
-        self.learned, self.on_its_way, self.lost = learned * blind, ON_ITS_WAY * blind, LOST * blind
+        self.learned, self.advanced, self.lost = learned * blind, ADVANCED * blind, LOST * blind
         """The losses below which a model counts as trained and as well advanced, and above which it counts as
         random."""
         self.guessing = GUESSING * blind
@@ -76,7 +77,7 @@ class ExemplarView:
         with self._lock:
             known = self._losses.pop(digest, None)
             self._losses[digest] = found = self._mean_loss(vector) if known is None else known
-            _evict(self._losses, MAX_LOSSES)
+            drop_oldest(self._losses, MAX_LOSSES)
             return found
 
     def gradient(self, vector: Vector, digest: bytes) -> Vector:
@@ -84,7 +85,7 @@ class ExemplarView:
         with self._lock:
             known = self._gradients.pop(digest, None)
             self._gradients[digest] = found = self._mean_gradient(vector) if known is None else known
-            _evict(self._gradients, max(1, MAX_GRADIENT_BYTES // max(1, found.nbytes)))
+            drop_oldest(self._gradients, max(1, MAX_GRADIENT_BYTES // max(1, found.nbytes)))
             return found
 
     def beliefs(self, vector: Vector) -> NDArray[np.float64]:
@@ -114,12 +115,6 @@ class ExemplarView:
             yield self._x[at : at + BATCH], self._y[at : at + BATCH], at
 
 
-def _evict(known: dict[bytes, Any], most: int) -> None:
-    """Drop the least recently used entries."""
-    while len(known) > most:
-        del known[next(iter(known))]
-
-
 class ExemplarViews:
     """The views of running jobs; `make` creates the graphs of a kit, by default for onnxruntime."""
 
@@ -133,8 +128,7 @@ class ExemplarViews:
         place = kit.digest, exemplars.digest
         with self._lock:
             found = self._views.pop(place, None) or self._read(kit, exemplars, blobs)
-            while len(self._views) >= MAX_VIEWS:
-                del self._views[next(iter(self._views))]
+            drop_oldest(self._views, MAX_VIEWS - 1)
             self._views[place] = found
             return found
 

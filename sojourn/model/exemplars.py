@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 
 from sojourn.errors import InvalidBlob
+from sojourn.model.metrics import softmax
 from sojourn.model.scoring import ScoredSamples
 from sojourn.model.strata import members
-from sojourn.protocol.spec import Shape
+from sojourn.protocol.task import Shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -125,15 +126,11 @@ def signature_of(
         raise InvalidBlob(f"{len(y)} exemplars have labels outside the job's {classes} classes")
     if graphs.task:
         return _signature_by_strata(graphs, graphs.task, vector, exemplars)
-    own = np.concatenate(
-        [
-            _softmax(graphs.logits(vector, exemplars.inputs(slice(at, at + BATCH))))[
-                np.arange(len(y[at : at + BATCH])), y[at : at + BATCH]
-            ]
-            for at in range(0, len(y), BATCH)
-        ]
-    )
-    sums = np.bincount(y, weights=own, minlength=classes)
+    own = []
+    for at in range(0, len(y), BATCH):
+        likely = softmax(graphs.logits(vector, exemplars.inputs(slice(at, at + BATCH))))
+        own.append(np.take_along_axis(likely, y[at : at + BATCH, np.newaxis], axis=1)[:, 0])
+    sums = np.bincount(y, weights=np.concatenate(own), minlength=classes)
     counts = np.bincount(y, minlength=classes)
     return tuple(float(value) for value in sums / np.maximum(counts, 1))
 
@@ -150,25 +147,15 @@ def _signature_by_strata(
     with np.errstate(over="ignore", invalid="ignore"):
         losses = np.concatenate([graphs.losses(vector, *exemplars.batch(slice(at, at + BATCH))) for at in starts])
         own = np.exp(-np.maximum(np.nan_to_num(losses, nan=np.inf), 0.0) / task.blind)
-    within = (
-        members(task, exemplars.x, exemplars.compared) if task.kind == "multilabel" else _one_hot(exemplars.y, task)
-    )
+    if task.kind == "multilabel":
+        within = members(task, exemplars.x, exemplars.compared)
+    else:
+        within = np.asarray(exemplars.y[:, np.newaxis] == np.arange(task.strata.count))
     sums = own @ within.astype(np.float64)
     return tuple(float(value) for value in sums / np.maximum(within.sum(axis=0), 1))
-
-
-def _one_hot(y: NDArray[np.int64], task: TaskSpec) -> NDArray[np.bool_]:
-    return np.asarray(y[:, np.newaxis] == np.arange(task.strata.count))
 
 
 def _packed(targets: NDArray[np.generic]) -> Targets:
     form: Literal["float32", "int64"] = "int64" if targets.dtype.kind in "iu" else "float32"
     little = targets.astype(np.dtype(form).newbyteorder("<"))
     return Targets(little.tobytes(), targets.shape, form)
-
-
-def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    wide = logits.astype(np.float64)
-    powers = np.exp(wide - wide.max(axis=1, keepdims=True))
-    shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
-    return shares

@@ -94,7 +94,7 @@ class Update:
     learned: int | None = None
 
     @cached_property
-    def way(self) -> NDArray[np.float64]:
+    def difference(self) -> NDArray[np.float64]:
         """The difference of the trained numbers."""
         with np.errstate(all="ignore"):
             return np.subtract(self.after[: self.learned], self.before[: self.learned], dtype=np.float64)
@@ -155,7 +155,7 @@ def granted_samples(samples: int, bounds: TourBounds) -> int:
     return counted if bounds.usual_samples is None else min(counted, MORE_SAMPLES * bounds.usual_samples)
 
 
-def longest_way(gate: Gate, norms: Sequence[float], steps: float, training: Training, slope: Vector | None) -> float:
+def longest_update(gate: Gate, norms: Sequence[float], steps: float, training: Training, slope: Vector | None) -> float:
     """Return the maximum norm of an update of N steps; infinite if there is nothing to compare with.
 
     norms: those of earlier updates, each divided by the root of its steps. Without any, the limit follows from `slope`,
@@ -207,19 +207,19 @@ def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourB
     words = f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
     # The direction of an update means nothing if the visit did not start at `before`.
     least = math.inf if task.objective.starts_elsewhere or bounds.against_factor is None else bounds.against_factor
-    has_way = math.isfinite(least)
+    directed = math.isfinite(least)
     # An objective that corrects drift deliberately departs from a device's own descent.
-    plain = has_way and not task.objective.returns and not task.objective.keeps
+    plain = directed and not task.objective.returns and not task.objective.keeps
     if plain and bounds.most_evidence is not None and view.shows_classes:
         if rise <= min(least * bounds.usual_rise, bounds.most_rise or math.inf):
             return None
         return _judged_by_evidence(update, view, gate, bounds, words)
-    most = _most_rise(gate, bounds, well=old < view.on_its_way)
+    most = _most_rise(gate, bounds, well=old < view.advanced)
     if rise > most and not view.lost <= old < math.inf:
         return by_rule(f"{words}, {rise:.3g} times, over the {most:.3g} allowed", "loss_factor")
-    if not has_way or rise <= least * bounds.usual_rise:
+    if not directed or rise <= least * bounds.usual_rise:
         return None
-    cosine = cosine_to_descent(update.way, view.gradient(update.before, update.digests[0]))
+    cosine = cosine_to_descent(update.difference, view.gradient(update.before, update.digests[0]))
     if cosine >= bounds.least_cosine:
         return None
     return by_rule(f"{words}, and the update points against them (cosine {cosine:.2f})", "against_factor")
@@ -238,7 +238,7 @@ def _judged_by_evidence(
     leap = LEAP * gate.loss_factor * bounds.usual_rise if gate.loss_factor is not None else math.inf
     if rise > leap and not view.lost <= old < math.inf:
         return by_rule(f"{words}, {rise:.3g} times, over the {leap:.3g} allowed", "loss_factor")
-    cosine = cosine_to_descent(update.way, view.gradient(update.before, update.digests[0]))
+    cosine = cosine_to_descent(update.difference, view.gradient(update.before, update.digests[0]))
     if rise > leap / LEAP and cosine < UPHILL and not view.lost <= old < math.inf:
         why = f"{words}, {rise:.3g} times, and the update points against them (cosine {cosine:.2f})"
         return by_rule(why, "loss_factor")
@@ -246,7 +246,7 @@ def _judged_by_evidence(
     evidence = confused - cosine + RISE_COUNTS * math.log(rise / bounds.usual_rise)
     most = bounds.most_evidence or 0.0
     usual_most = bounds.most_rise or math.inf
-    if old < view.on_its_way and rise > usual_most:
+    if old < view.advanced and rise > usual_most:
         if usual_most <= bounds.usual_rise + ALIKE:
             times = f"{rise:.3g} times, and devices as alike as these stay below {usual_most:.3g}"
             return by_rule(f"{words}, {times}", "spread_factor")
@@ -282,9 +282,9 @@ def _most_rise(gate: Gate, bounds: TourBounds, *, well: bool) -> float:
     return min(gate.loss_factor * bounds.usual_rise, bounds.most_rise if well and bounds.most_rise else math.inf)
 
 
-def cosine_to_descent(way: NDArray[np.float64], gradient: Vector) -> float:
+def cosine_to_descent(difference: NDArray[np.float64], gradient: Vector) -> float:
     """Return the cosine between an update and the steepest descent; 0 if one of them is zero."""
     slope = gradient.astype(np.float64)
     with np.errstate(all="ignore"):
-        lengths = math.sqrt(way @ way) * math.sqrt(slope @ slope)
-        return float(-(way @ slope) / lengths) if 0 < lengths < math.inf else 0.0
+        lengths = math.sqrt(difference @ difference) * math.sqrt(slope @ slope)
+        return float(-(difference @ slope) / lengths) if 0 < lengths < math.inf else 0.0

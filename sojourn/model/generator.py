@@ -46,11 +46,8 @@ class LastLayer:
 
 def last_layer(kit: Kit) -> LastLayer:
     """Return the last layer of a kit's model; raise ModelError if it is not linear with one output for each class."""
-    name, at, found = (kit.linear or ("",))[-1], 0, {}
-    for tensor in kit.model.tensors:
-        size = prod(tensor.shape)
-        found[tensor.name] = slice(at, at + size), tensor.shape
-        at += size
+    name, placed = (kit.linear or ("",))[-1], zip(kit.model.tensors, kit.model.places, strict=True)
+    found = {tensor.name: (place, tensor.shape) for tensor, place in placed}
     place, shape = found.get(name, (slice(0), ()))
     if len(shape) != 2 or shape[0] != len(kit.classes):
         raise ModelError("the model does not end with a linear layer, so the generator cannot generate inputs for it")

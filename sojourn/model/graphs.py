@@ -11,21 +11,16 @@ import numpy as np
 import onnxruntime
 
 from sojourn.errors import DataError, GraphRefused, ModelError
-from sojourn.model.kit_rules import (
-    MAX_PROBE_STATE,
-    check_kit,
-    check_open_train,
-    check_predict,
-    check_score,
-    check_soft,
-    check_taps,
-    check_train,
-    check_trunk,
-    check_two_stream,
-    check_votes,
-)
+from sojourn.model.kit_rules import MAX_PROBE_STATE, check_graph, check_kit
 from sojourn.model.metrics import cross_entropies
-from sojourn.model.session import RUNTIME_ERRORS, frozen_tensors, graph_bytes, open_session, session_options
+from sojourn.model.session import (
+    GRAPH_NAMES,
+    RUNTIME_ERRORS,
+    frozen_tensors,
+    graph_bytes,
+    open_session,
+    session_options,
+)
 from sojourn.randomness import noise as draw_noise
 
 if TYPE_CHECKING:
@@ -37,7 +32,9 @@ if TYPE_CHECKING:
     from sojourn.protocol.spec import FrozenTensor, Kit, Probe
     from sojourn.protocol.task import TaskSpec
 
+    Array = NDArray[np.generic]
     Losses = NDArray[np.float64]
+    Vector = NDArray[np.float32]
 
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3
@@ -49,7 +46,7 @@ ANCHOR_STEP = 0.2
 class Streams:
     """Additional inputs of a kit's two-stream graph: frozen models as vectors, and scalars."""
 
-    anchors: Sequence[NDArray[np.float32]]
+    anchors: Sequence[Vector]
     scalars: Sequence[float] = ()
 
 
@@ -89,115 +86,120 @@ class Graphs:
         """Whether a frozen trunk computes features, which are worth caching."""
         return bool(self._kit.trunk)
 
-    def features(self, x: NDArray[np.generic]) -> NDArray[np.generic]:
+    def features(self, x: Array) -> Array:
         """Compute the inputs of the other graphs for these samples.
 
         The trunk runs on one sample at a time, so that its features have the same bits in any batch, new or cached.
         """
         if not self.has_trunk or not len(x):
             return x
-        return np.concatenate([self._features(x[at : at + 1]) for at in range(len(x))])
-
-    def _features(self, row: NDArray[np.generic]) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = self._trunk.run(["features"], {"x": row})[0]
-        _check_shape("features", found, (1, *self._kit.taken.shape))
-        return found
+        shape = (1, *self._kit.taken.shape)
+        return np.concatenate([self._run("trunk", "features", {"x": x[at : at + 1]}, shape) for at in range(len(x))])
 
     def loss_and_gradient(
         self,
-        vector: NDArray[np.float32],
-        x: NDArray[np.generic],
-        y: NDArray[np.generic],
-        noise: Sequence[NDArray[np.float32]] = (),
-        reference_models: Sequence[NDArray[np.float32]] = (),
+        vector: Vector,
+        x: Array,
+        y: Array,
+        noise: Sequence[Vector] = (),
+        reference_models: Sequence[Vector] = (),
         streams: Streams | None = None,
-    ) -> tuple[float, NDArray[np.float32]]:
+    ) -> tuple[float, Vector]:
         """Return the mean loss of a batch, and its gradient by the trained numbers of the vector."""
         loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise, reference_models, streams)
         return loss, gradient
 
     def loss_gradient_and_state(
         self,
-        vector: NDArray[np.float32],
-        x: NDArray[np.generic],
-        y: NDArray[np.generic],
-        noise: Sequence[NDArray[np.float32]] = (),
-        reference_models: Sequence[NDArray[np.float32]] = (),
+        vector: Vector,
+        x: Array,
+        y: Array,
+        noise: Sequence[Vector] = (),
+        reference_models: Sequence[Vector] = (),
         streams: Streams | None = None,
-    ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
+    ) -> tuple[float, Vector, Vector]:
         """Return loss, gradient and the state after a step with this batch; the state is empty for a stateless model.
 
         reference_models: further models for the task's loss, by default this one. streams: inputs of the two-stream
         graph, which is then run instead of the training graph.
         """
-        feeds = self._feeds(vector, x, y, reference_models)
-        feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
+        feeds = self._feeds(vector, x, y, reference_models) | _noise_feeds(noise)
         if streams:
             feeds |= {f"anchor_{at}": each for at, each in enumerate(streams.anchors)}
             feeds |= {f"scalar_{at}": np.array(each, np.float32) for at, each in enumerate(streams.scalars)}
-        model, session = self._kit.model, self._two_stream if streams else self._train
-        loss, gradient, *rest = session.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
-        state = rest[0] if rest else np.zeros(0, np.float32)
-        _check_shape("loss", loss, ())
-        _check_shape("gradient", gradient, (model.learned,))
-        _check_shape("state", state, (model.size - model.learned,))
-        return float(loss), gradient, state
+        return self._run_training("two_stream" if streams else "train", feeds)
 
-    def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> float:
+    def loss(self, vector: Vector, x: Array, y: Array) -> float:
         """Return the mean loss of a batch in evaluation mode."""
         return float(self.losses(vector, x, y).mean())
 
-    def losses(
-        self,
-        vector: NDArray[np.float32],
-        x: NDArray[np.generic],
-        y: NDArray[np.generic],
-        reference_models: Sequence[NDArray[np.float32]] = (),
-    ) -> Losses:
+    def losses(self, vector: Vector, x: Array, y: Array, reference_models: Sequence[Vector] = ()) -> Losses:
         """Return the loss of each sample in evaluation mode."""
         if self.task:
-            found: NDArray[np.float32] = self._score.run(["losses"], self._feeds(vector, x, y, reference_models))[0]
-            _check_shape("losses", found, (len(x),))
-            return found.astype(np.float64)
+            feeds = self._feeds(vector, x, y, reference_models)
+            return self._run("score", "losses", feeds, (len(x),)).astype(np.float64)
         return cross_entropies(self.outputs(vector, x), y.astype(np.int64))
 
-    def outputs(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+    def outputs(self, vector: Vector, x: Array) -> Vector:
         """Return the model's outputs for a batch: values or logits, depending on the task."""
-        name = self.learns.answers
-        answers: NDArray[np.float32] = self._predict.run([name], {"vector": vector, "x": x})[0]
-        _check_shape(name, answers, (len(x), *self.learns.output))
-        return answers
+        learns = self.learns
+        return self._run("predict", learns.answers, {"vector": vector, "x": x}, (len(x), *learns.output))
 
-    def taps(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> list[NDArray[np.float32]]:
+    def taps(self, vector: Vector, x: Array) -> list[Vector]:
         """Return the inputs of each tapped layer for a batch in evaluation mode (`sojourn.protocol.spec.TapGraph`)."""
         layers = self._kit.more.taps.layers if self._kit.more and self._kit.more.taps else ()
-        found: list[NDArray[np.float32]] = self._taps.run(
-            [f"tap_{at}" for at in range(len(layers))], {"vector": vector, "x": x}
-        )
+        names = [f"tap_{at}" for at in range(len(layers))]
+        found: list[Vector] = self._session("taps").run(names, {"vector": vector, "x": x})
         for layer, given in zip(layers, found, strict=True):
             _check_shape(layer.weight, given, (len(x), *layer.shape))
         return found
 
-    def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+    def logits(self, vector: Vector, x: Array) -> Vector:
         """Return a classifier's logits for a batch, one row per sample."""
         return self.outputs(vector, x)
 
-    def _feeds(
-        self,
-        vector: NDArray[np.float32],
-        x: NDArray[np.generic],
-        y: NDArray[np.generic],
-        reference_models: Sequence[NDArray[np.float32]] = (),
-    ) -> dict[str, NDArray[np.generic]]:
+    @property
+    def has_unknown(self) -> bool:
+        """Whether the model has an output for unknown samples (`votes`)."""
+        return self._kit.outliers is not None
+
+    def votes(self, vector: Vector, x: Array) -> Vector:
+        """Return the logits of a batch, with the unknown class last."""
+        return self._run("votes", "votes", {"vector": vector, "x": x}, (len(x), len(self._kit.classes) + 1))
+
+    def slope(self, vector: Vector, x: Array) -> Vector:
+        """Return the gradient, by the sample's values, of its cross-entropy with the unknown class."""
+        return self._run("slope", "slope", {"vector": vector, "x": x}, x.shape)
+
+    def open_loss_and_gradient(self, vector: Vector, feeds: Mapping[str, Array]) -> tuple[float, Vector]:
+        """Return the plain loss of a batch, and the gradient of all terms of an objective with outliers."""
+        loss, gradient, _ = self._run_training("open_train", {"vector": vector, **feeds})
+        return loss, gradient
+
+    def soft_loss_and_gradient(
+        self, vector: Vector, x: Array, y: Array, soft: Vector, noise: Sequence[Vector] = ()
+    ) -> tuple[float, Vector]:
+        """Return the plain loss of a batch, and the gradient that also includes soft targets."""
+        feeds = self._feeds(vector, x, y) | {"soft": soft} | _noise_feeds(noise)
+        loss, gradient, _ = self._run_training("soft", feeds)
+        return loss, gradient
+
+    def loss_with_unknown(
+        self, vector: Vector, x: Array, y: NDArray[np.int64], noise: Sequence[Vector]
+    ) -> tuple[float, Vector, Vector]:
+        """Return the mean loss of a batch, its gradient and the new state; labels may be the unknown class."""
+        return self._run_training("train", {"vector": vector, "x": x, "y": y, **_noise_feeds(noise)})
+
+    def _feeds(self, vector: Vector, x: Array, y: Array, reference_models: Sequence[Vector] = ()) -> dict[str, Array]:
         """Return the feeds of a graph that computes a loss."""
-        feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x}
+        feeds: dict[str, Array] = {"vector": vector, "x": x}
         if self.learns.target is not None:
             self._check_targets(y)
             feeds["y"] = y
         models = reference_models or (vector,) * len(self.learns.reference_models)
         return feeds | {f"reference_{at}": each for at, each in enumerate(models[: len(self.learns.reference_models)])}
 
-    def _check_targets(self, y: NDArray[np.generic]) -> None:
+    def _check_targets(self, y: Array) -> None:
         learns = self.learns
         # The graph compares labels with class numbers: a label out of range would have zero loss.
         most = learns.output[-1] if learns.kind in ("classification", "tokens") else None
@@ -206,125 +208,40 @@ class Graphs:
         if learns.target and (y.shape[1:] != learns.target.shape or y.dtype != learns.target.dtype):
             raise DataError(f"targets must be {learns.target.dtype} of {learns.target.shape}, not {y.dtype}{y.shape}")
 
-    @cached_property
-    def _trunk(self) -> onnxruntime.InferenceSession:
-        check_trunk(self._kit)
-        return self._session("trunk", "the trunk")
+    def _run(self, use: Use, output: str, feeds: Mapping[str, Array], shape: tuple[int, ...]) -> Vector:
+        """Run a graph with one output, which must have this shape."""
+        found: Vector = self._session(use).run([output], feeds)[0]
+        _check_shape(output, found, shape)
+        return found
 
-    @cached_property
-    def _train(self) -> onnxruntime.InferenceSession:
-        check_train(self._kit)
-        return self._session("train", "the training graph")
-
-    @cached_property
-    def _two_stream(self) -> onnxruntime.InferenceSession:
-        check_two_stream(self._kit)
-        return self._session("two_stream", "the two-stream graph")
-
-    @cached_property
-    def _taps(self) -> onnxruntime.InferenceSession:
-        check_taps(self._kit)
-        return self._session("taps", "the graph of layers' inputs")
-
-    def votes(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return the logits of a batch, with the unknown class last."""
-        answers: NDArray[np.float32] = self._votes.run(["votes"], {"vector": vector, "x": x})[0]
-        _check_shape("votes", answers, (len(x), len(self._kit.classes) + 1))
-        return answers
-
-    def slope(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return the gradient, by the sample's values, of its cross-entropy with the unknown class."""
-        slope: NDArray[np.float32] = self._slope.run(["slope"], {"vector": vector, "x": x})[0]
-        _check_shape("slope", slope, x.shape)
-        return slope
-
-    def open_loss_and_gradient(
-        self, vector: NDArray[np.float32], feeds: Mapping[str, NDArray[np.generic]]
-    ) -> tuple[float, NDArray[np.float32]]:
-        """Return the plain loss of a batch, and the gradient of all terms of an objective with outliers."""
-        loss, gradient = self._open_train.run(["loss", "gradient"], {"vector": vector, **feeds})
-        _check_shape("loss", loss, ())
-        _check_shape("gradient", gradient, (self._kit.model.learned,))
-        return float(loss), gradient
-
-    def soft_loss_and_gradient(
-        self,
-        vector: NDArray[np.float32],
-        x: NDArray[np.generic],
-        y: NDArray[np.generic],
-        soft: NDArray[np.float32],
-        noise: Sequence[NDArray[np.float32]] = (),
-    ) -> tuple[float, NDArray[np.float32]]:
-        """Return the plain loss of a batch, and the gradient that also includes soft targets."""
-        feeds = self._feeds(vector, x, y) | {"soft": soft}
-        feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
-        loss, gradient = self._soft.run(["loss", "gradient"], feeds)
-        _check_shape("loss", loss, ())
-        _check_shape("gradient", gradient, (self._kit.model.learned,))
-        return float(loss), gradient
-
-    def loss_with_unknown(
-        self,
-        vector: NDArray[np.float32],
-        x: NDArray[np.generic],
-        y: NDArray[np.int64],
-        noise: Sequence[NDArray[np.float32]],
-    ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
-        """Return the mean loss of a batch, its gradient and the new state; labels may be the unknown class."""
-        feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x, "y": y}
-        feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
+    def _run_training(self, use: Use, feeds: Mapping[str, Array]) -> tuple[float, Vector, Vector]:
+        """Run a training graph; return its loss, its gradient, and the new state."""
         model = self._kit.model
-        loss, gradient, *rest = self._train.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
-        return float(loss), gradient, rest[0] if rest else np.zeros(0, np.float32)
+        outputs = ["loss", "gradient", *(["state"] if model.state else [])]
+        loss, gradient, *rest = self._session(use).run(outputs, feeds)
+        state = rest[0] if rest else np.zeros(0, np.float32)
+        _check_shape("loss", loss, ())
+        _check_shape("gradient", gradient, (model.learned,))
+        _check_shape("state", state, (model.size - model.learned,))
+        return float(loss), gradient, state
 
-    @property
-    def has_unknown(self) -> bool:
-        """Whether the model has an output for unknown samples (`votes`)."""
-        return self._kit.outliers is not None
-
-    @cached_property
-    def _votes(self) -> onnxruntime.InferenceSession:
-        check_votes(self._kit)
-        return self._session("votes", "the graph of votes")
-
-    @cached_property
-    def _slope(self) -> onnxruntime.InferenceSession:
-        check_votes(self._kit)
-        return self._session("slope", "the graph of input gradients")
-
-    @cached_property
-    def _open_train(self) -> onnxruntime.InferenceSession:
-        check_open_train(self._kit)
-        return self._session("open_train", "the training graph with outliers")
-
-    @cached_property
-    def _soft(self) -> onnxruntime.InferenceSession:
-        check_soft(self._kit)
-        return self._session("soft", "the training graph with soft targets")
-
-    @cached_property
-    def _score(self) -> onnxruntime.InferenceSession:
-        check_score(self._kit)
-        return self._session("score", "the scoring graph")
-
-    @cached_property
-    def _predict(self) -> onnxruntime.InferenceSession:
-        check_predict(self._kit)
-        return self._session("predict", "the prediction graph")
-
-    def _session(self, use: Use, name: str) -> onnxruntime.InferenceSession:
+    def _session(self, use: Use) -> onnxruntime.InferenceSession:
+        """Return the session of a graph, which is checked and opened on first use."""
         if use not in self.sessions:
-            self.sessions[use] = graph_session(
-                graph_bytes(self._kit, use), self._threads, name, frozen_tensors(self._kit, use)
-            )
+            check_graph(self._kit, use)
+            graph, frozen = graph_bytes(self._kit, use), frozen_tensors(self._kit, use)
+            self.sessions[use] = graph_session(graph, self._threads, GRAPH_NAMES[use], frozen)
         return self.sessions[use]
+
+
+def _noise_feeds(noise: Sequence[Vector]) -> dict[str, Array]:
+    return {f"noise_{at}": values for at, values in enumerate(noise)}
 
 
 def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     """Return why this runtime must not train with the kit, or None if it reproduces the probe."""
     probe = kit.probe
-    x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape)
-    y = probe_targets(kit)
+    x, y = probe_samples(kit), probe_targets(kit)
     noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
     try:
         vector = probe_vector(kit.model.sizes, probe.spread, kit.model.state)
@@ -346,12 +263,17 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     return wrong and f"in the two-stream graph, {wrong}"
 
 
-def probe_anchors(vector: NDArray[np.float32], count: int) -> list[NDArray[np.float32]]:
+def probe_anchors(vector: Vector, count: int) -> list[Vector]:
     """Return the probe's frozen models for a two-stream graph: its vector, each time shrunk further."""
     return [vector * np.float32(1 - ANCHOR_STEP * (at + 1)) for at in range(count)]
 
 
-def probe_targets(kit: Kit) -> NDArray[np.generic]:
+def probe_samples(kit: Kit) -> Array:
+    """Return the probe's samples."""
+    return np.frombuffer(kit.probe.x, kit.input.dtype).reshape(len(kit.probe.y), *kit.input.shape)
+
+
+def probe_targets(kit: Kit) -> Array:
     """Return the targets of the probe's samples."""
     target = kit.learns.target
     if target is None or not kit.probe.targets:
@@ -359,7 +281,7 @@ def probe_targets(kit: Kit) -> NDArray[np.generic]:
     return np.frombuffer(kit.probe.targets, dtype=target.dtype).reshape(len(kit.probe.y), *target.shape)
 
 
-def probe_vector(sizes: Sequence[int], spread: Sequence[float] = (), state: int = 0) -> NDArray[np.float32]:
+def probe_vector(sizes: Sequence[int], spread: Sequence[float] = (), state: int = 0) -> Vector:
     """Return the vector at which a probe is taken, by a formula that any language can repeat.
 
     0.1 sin(i + 1); with `spread`, pseudo-random numbers of at most the tensor's spread. In the plain vector, all
@@ -390,7 +312,7 @@ def _scattered(at: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1.0 - 4.0 * np.abs(turns - np.floor(turns) - 0.5)
 
 
-def _disagreement(probe: Probe, loss: float, gradient: NDArray[np.float32]) -> str | None:
+def _disagreement(probe: Probe, loss: float, gradient: Vector) -> str | None:
     norm = float(np.linalg.norm(gradient.astype(np.float64)))
     here = gradient[list(probe.places)].astype(np.float64)
     there = np.array(probe.values)
@@ -405,7 +327,7 @@ def _disagreement(probe: Probe, loss: float, gradient: NDArray[np.float32]) -> s
     return None
 
 
-def _disagreement_on_state(reported: Sequence[float], state: NDArray[np.float32]) -> str | None:
+def _disagreement_on_state(reported: Sequence[float], state: Vector) -> str | None:
     if not state.size:
         return None
     there = np.array(reported)
@@ -415,7 +337,7 @@ def _disagreement_on_state(reported: Sequence[float], state: NDArray[np.float32]
     return None
 
 
-def _check_shape(name: str, found: NDArray[np.generic], shape: tuple[int, ...]) -> None:
+def _check_shape(name: str, found: Array, shape: tuple[int, ...]) -> None:
     """Reject outputs of another shape or type: they would leave the device."""
     if found.shape != shape or found.dtype != np.float32:
         raise GraphRefused(f"the graph returns a {name} of {found.dtype}{found.shape} instead of float32{shape}")

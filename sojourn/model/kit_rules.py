@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sojourn.errors import GraphRefused
 from sojourn.model.inspection import MAX_GRAPH_BYTES, TensorType, inspected
 from sojourn.model.onnx_rules import FLOAT, INT64
-from sojourn.model.session import frozen_names, frozen_tensors, graph_bytes
+from sojourn.model.session import GRAPH_NAMES, frozen_names, frozen_tensors, graph_bytes
 from sojourn.model.strata import width
 from sojourn.protocol.task import Target
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.spec import InputSpec, Kit
     from sojourn.protocol.task import Strata, TaskSpec
 
+    Tensors = dict[str, TensorType]
 
 MAX_STRATA = 4096
 """The maximum number of values in a device's signature."""
@@ -119,103 +120,66 @@ def check_kit(kit: Kit) -> None:
         raise GraphRefused(f"the kit is rejected: {wrong}")
 
 
-def check_train(kit: Kit) -> None:
-    """Reject a training graph whose inputs or outputs do not match the kit."""
-    _compare(kit, "train", "the training graph", *_training_signature(kit))
+def check_graph(kit: Kit, use: Use) -> None:
+    """Reject one of the kit's graphs if its inputs or outputs do not match the kit."""
+    name, (inputs, outputs) = GRAPH_NAMES[use], _expected_signature(kit, use)
+    signature = inspected(graph_bytes(kit, use), name, frozen_names(frozen_tensors(kit, use)))
+    for does, found, wanted in (("takes", signature.inputs, inputs), ("returns", signature.outputs, outputs)):
+        if found.keys() != wanted.keys():
+            raise GraphRefused(f"{name} {does} {_names(found)} instead of {_names(wanted)}")
+        for each, declared in wanted.items():
+            assert declared.shape is not None  # noqa: S101  # set below
+            if not found[each].fits(declared.type, declared.shape):
+                raise GraphRefused(f"{name} {does} {each} as {found[each]} instead of {declared}")
 
 
-def check_two_stream(kit: Kit) -> None:
-    """Reject a two-stream graph whose inputs or outputs do not match the kit."""
-    inputs, outputs = _training_signature(kit)
-    streams = kit.two_stream
-    vector, number = TensorType(FLOAT, (kit.model.size,)), TensorType(FLOAT, ())
-    inputs |= {f"anchor_{at}": vector for at in range(streams.anchors if streams else 0)}
-    inputs |= {f"scalar_{at}": number for at in range(streams.scalars if streams else 0)}
-    _compare(kit, "two_stream", "the two-stream graph", inputs, outputs)
+def _expected_signature(kit: Kit, use: Use) -> tuple[Tensors, Tensors]:
+    """Return the inputs and outputs that a graph of this kit must have."""
+    vector, samples = TensorType(FLOAT, (kit.model.size,)), _tensor_type(kit.taken)
+    model, answers = {"vector": vector, "x": samples}, {kit.learns.answers: _rows(*kit.learns.output)}
+    match use:
+        case "train" | "two_stream" | "open_train" | "soft":
+            return _training_signature(kit, use)
+        case "score":
+            return _loss_inputs(kit), {"losses": _rows()}
+        case "predict":
+            return model, answers
+        case "fused":
+            return {**model, "anchor_0": vector}, answers
+        case "trunk":
+            return {"x": _tensor_type(kit.input)}, {"features": _rows(*kit.taken.shape)}
+        case "taps":
+            layers = kit.more.taps.layers if kit.more and kit.more.taps else ()
+            return model, {f"tap_{at}": _rows(*layer.shape) for at, layer in enumerate(layers)}
+        case "votes":
+            return model, {"votes": _rows(len(kit.classes) + 1)}
+        case "slope":
+            return model, {"slope": samples}
 
 
-def _training_signature(kit: Kit) -> tuple[dict[str, TensorType], dict[str, TensorType]]:
-    """Return the inputs and outputs of a training graph."""
-    inputs = _loss_inputs(kit)
-    inputs |= {f"noise_{at}": TensorType(FLOAT, (None, *shape)) for at, shape in enumerate(kit.noise)}
-    learned, size = kit.model.learned, kit.model.size
-    outputs = {"loss": TensorType(FLOAT, ()), "gradient": TensorType(FLOAT, (learned,))}
+def _training_signature(kit: Kit, use: Use) -> tuple[Tensors, Tensors]:
+    """Return the inputs and outputs that one of the training graphs must have."""
+    inputs = _loss_inputs(kit) | {f"noise_{at}": _rows(*shape) for at, shape in enumerate(kit.noise)}
+    learned, size, number = kit.model.learned, kit.model.size, TensorType(FLOAT, ())
+    if use == "two_stream" and (streams := kit.two_stream):
+        inputs |= {f"anchor_{at}": TensorType(FLOAT, (size,)) for at in range(streams.anchors)}
+        inputs |= {f"scalar_{at}": number for at in range(streams.scalars)}
+    elif use == "open_train" and kit.outliers:
+        shapes = {"unlike": _rows(), "share": _rows()}
+        inputs |= {name: shapes.get(name, _tensor_type(kit.taken)) for name in kit.outliers.further}
+    elif use == "soft":
+        inputs["soft"] = _rows(len(kit.classes))
+    outputs = {"loss": number, "gradient": TensorType(FLOAT, (learned,))}
     return inputs, outputs | ({"state": TensorType(FLOAT, (size - learned,))} if kit.model.state else {})
 
 
-def check_predict(kit: Kit) -> None:
-    """Reject a prediction graph whose inputs or outputs do not match the kit."""
-    inputs = {"vector": TensorType(FLOAT, (kit.model.size,)), "x": _tensor_type(kit.taken)}
-    learns = kit.learns
-    outputs = {learns.answers: TensorType(FLOAT, (None, *learns.output))}
-    _compare(kit, "predict", "the prediction graph", inputs, outputs)
-
-
-def check_taps(kit: Kit) -> None:
-    """Reject a graph of layer inputs whose inputs or outputs do not match the kit."""
-    taps = kit.more.taps if kit.more else None
-    inputs = {"vector": TensorType(FLOAT, (kit.model.size,)), "x": _tensor_type(kit.taken)}
-    layers = taps.layers if taps else ()
-    outputs = {f"tap_{at}": TensorType(FLOAT, (None, *layer.shape)) for at, layer in enumerate(layers)}
-    _compare(kit, "taps", "the graph of layer inputs", inputs, outputs)
-
-
-def check_votes(kit: Kit) -> None:
-    """Reject graphs of votes and input gradients whose inputs or outputs do not match the kit."""
-    inputs = {"vector": TensorType(FLOAT, (kit.model.size,)), "x": _tensor_type(kit.taken)}
-    votes = {"votes": TensorType(FLOAT, (None, len(kit.classes) + 1))}
-    _compare(kit, "votes", "the graph of votes", inputs, votes)
-    _compare(kit, "slope", "the graph of input gradients", inputs, {"slope": _tensor_type(kit.taken)})
-
-
-def check_open_train(kit: Kit) -> None:
-    """Reject a training graph with outliers whose inputs or outputs do not match the kit."""
-    inputs, outputs = _training_signature(kit)
-    row = TensorType(FLOAT, (None,))
-    shapes = {"unlike": row, "share": row}
-    further = kit.outliers.further if kit.outliers else ()
-    inputs |= {name: shapes.get(name, _tensor_type(kit.taken)) for name in further}
-    _compare(kit, "open_train", "the training graph with outliers", inputs, outputs)
-
-
-def check_soft(kit: Kit) -> None:
-    """Reject a training graph with soft targets whose inputs or outputs do not match the kit."""
-    inputs, outputs = _training_signature(kit)
-    inputs["soft"] = TensorType(FLOAT, (None, len(kit.classes)))
-    _compare(kit, "soft", "the training graph with soft targets", inputs, outputs)
-
-
-def check_fused(kit: Kit) -> None:
-    """Reject a graph of a fused model whose inputs or outputs do not match the kit."""
-    vector, learns = TensorType(FLOAT, (kit.model.size,)), kit.learns
-    inputs = {"vector": vector, "x": _tensor_type(kit.taken), "anchor_0": vector}
-    _compare(
-        kit,
-        "fused",
-        "the graph of the fused model",
-        inputs,
-        {learns.answers: TensorType(FLOAT, (None, *learns.output))},
-    )
-
-
-def check_score(kit: Kit) -> None:
-    """Reject a scoring graph whose inputs or outputs do not match the kit."""
-    _compare(kit, "score", "the scoring graph", _loss_inputs(kit), {"losses": TensorType(FLOAT, (None,))})
-
-
-def _loss_inputs(kit: Kit) -> dict[str, TensorType]:
+def _loss_inputs(kit: Kit) -> Tensors:
     """Return the inputs of a graph that computes a loss: models, samples and targets."""
     vector, learns = TensorType(FLOAT, (kit.model.size,)), kit.learns
     inputs = {"vector": vector, "x": _tensor_type(kit.taken)}
     if learns.target is not None:
-        inputs["y"] = TensorType(_TYPES[learns.target.dtype], (None, *learns.target.shape))
+        inputs["y"] = _tensor_type(learns.target)
     return inputs | {f"reference_{at}": vector for at in range(len(learns.reference_models))}
-
-
-def check_trunk(kit: Kit) -> None:
-    """Reject a trunk whose inputs or outputs do not match the kit."""
-    outputs = {"features": TensorType(FLOAT, (None, *kit.taken.shape))}
-    _compare(kit, "trunk", "the trunk", {"x": _tensor_type(kit.input)}, outputs)
 
 
 def _bytes(spec: InputSpec | Target) -> int:
@@ -223,22 +187,16 @@ def _bytes(spec: InputSpec | Target) -> int:
     return prod(spec.shape) * (8 if spec.dtype == "int64" else 4)
 
 
-def _tensor_type(spec: InputSpec) -> TensorType:
+def _tensor_type(spec: InputSpec | Target) -> TensorType:
     return TensorType(_TYPES[spec.dtype], (None, *spec.shape))
 
 
-def _compare(kit: Kit, use: Use, name: str, inputs: dict[str, TensorType], outputs: dict[str, TensorType]) -> None:
-    signature = inspected(graph_bytes(kit, use), name, frozen_names(frozen_tensors(kit, use)))
-    for does, found, wanted in (("takes", signature.inputs, inputs), ("returns", signature.outputs, outputs)):
-        if found.keys() != wanted.keys():
-            raise GraphRefused(f"{name} {does} {_names(found)} instead of {_names(wanted)}")
-        for each, declared in wanted.items():
-            assert declared.shape is not None  # noqa: S101  # set above
-            if not found[each].fits(declared.type, declared.shape):
-                raise GraphRefused(f"{name} {does} {each} as {found[each]} instead of {declared}")
+def _rows(*shape: int) -> TensorType:
+    """Return the type of float32 values of this shape for each sample of a batch."""
+    return TensorType(FLOAT, (None, *shape))
 
 
-def _names(values: dict[str, TensorType]) -> str:
+def _names(values: Tensors) -> str:
     return ", ".join(sorted(values)[:8]) or "nothing"
 
 

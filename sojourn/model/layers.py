@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from sojourn.errors import JobError, ModelError
-from sojourn.model.graphs import Graphs, probe_vector
+from sojourn.model.graphs import Graphs, probe_samples, probe_vector
 from sojourn.protocol.spec import VARIANCE, ModelSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from sojourn.protocol.spec import Kit, TensorSpec
+    from sojourn.protocol.spec import Kit
 
 
 # The weights of the fully connected layers: FedSeq's psi_clf.
@@ -32,10 +33,7 @@ def classifier_slices(kit: Kit, layers: Layers) -> tuple[slice, ...]:
         raise JobError(
             "the model has no fully connected layer (nn.Linear), so devices cannot be compared by their classifiers"
         )
-    places, at = {}, 0
-    for tensor in kit.model.tensors:
-        places[tensor.name] = slice(at, at + tensor.size)
-        at += tensor.size
+    places = {tensor.name: place for tensor, place in zip(kit.model.tensors, kit.model.places, strict=True)}
     return tuple(places[name] for name in kit.linear[_TAKEN[layers] :])
 
 
@@ -52,10 +50,8 @@ def classifier_weights(kit: Kit, vector: NDArray[np.float32], layers: Layers) ->
 
 def norm_spec(spec: ModelSpec) -> ModelSpec:
     """Return the spec of the BatchNorm tensors, empty if there are none."""
-    tensors = [tensor for tensor, ours in _batchnorm_flags(spec) if ours]
-    learned = len(spec.tensors) - spec.state
-    state = [tensor for at, (tensor, ours) in enumerate(_batchnorm_flags(spec)) if ours and at >= learned]
-    return ModelSpec(tuple(tensors), len(state))
+    flags = _batchnorm_flags(spec)
+    return ModelSpec(tuple(compress(spec.tensors, flags)), sum(flags[len(flags) - spec.state :]))
 
 
 def norms_of(vector: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
@@ -72,15 +68,14 @@ def with_norms(vector: NDArray[np.float32], norms: NDArray[np.float32], spec: Mo
 
 def _places(spec: ModelSpec) -> NDArray[np.bool_]:
     """Return which numbers of the vector belong to BatchNorm layers."""
-    ours = [each for _, each in _batchnorm_flags(spec)]
-    return np.repeat(np.array(ours, bool), spec.sizes)
+    return np.repeat(np.array(_batchnorm_flags(spec), bool), spec.sizes)
 
 
-def _batchnorm_flags(spec: ModelSpec) -> list[tuple[TensorSpec, bool]]:
-    """Return each tensor, and whether it belongs to a BatchNorm layer."""
+def _batchnorm_flags(spec: ModelSpec) -> list[bool]:
+    """Return whether each tensor belongs to a BatchNorm layer."""
     state = spec.tensors[max(0, len(spec.tensors) - spec.state) :]
     layers = {_layer(tensor.name) for tensor in state if tensor.name.endswith(VARIANCE)}
-    return [(tensor, _layer(tensor.name) in layers) for tensor in spec.tensors]
+    return [_layer(tensor.name) in layers for tensor in spec.tensors]
 
 
 def _layer(name: str) -> str:
@@ -95,12 +90,9 @@ def output_bias(kit: Kit) -> slice | None:
 
     `check_output_bias` verifies that the graph only adds it to the outputs.
     """
-    found, at = None, 0
-    for tensor, size in zip(kit.model.tensors, kit.model.trainable_sizes, strict=False):
-        if tensor.shape == (len(kit.classes),):
-            found = slice(at, at + size)
-        at += size
-    return found
+    trained = islice(zip(kit.model.tensors, kit.model.places, strict=True), len(kit.model.trainable_sizes))
+    found = [place for tensor, place in trained if tensor.shape == (len(kit.classes),)]
+    return found[-1] if found else None
 
 
 def check_output_bias(kit: Kit) -> None:
@@ -110,12 +102,11 @@ def check_output_bias(kit: Kit) -> None:
         raise ModelError(
             "the objective logit-adjustment shifts the bias of the model's outputs, but no trained tensor of this "
             f"model has one number for each of the {len(kit.classes)} classes: end the model with a linear layer that "
-            "has a "
-            'bias, or set objective.name = "sgd"'
+            'has a bias, or set objective.name = "sgd"'
         )
-    graphs, probe = Graphs(kit), kit.probe
-    x = graphs.features(np.frombuffer(probe.x, kit.input.dtype).reshape(len(probe.y), *kit.input.shape))
-    vector = probe_vector(kit.model.sizes, probe.spread, kit.model.state)
+    graphs = Graphs(kit)
+    x = graphs.features(probe_samples(kit))
+    vector = probe_vector(kit.model.sizes, kit.probe.spread, kit.model.state)
     shift = np.linspace(-1.0, 2.0, len(kit.classes)).astype(np.float32)
     moved = vector.copy()
     moved[place] += shift

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sojourn.protocol.metric_names import DIRECTIONS, MAIN, SHARES, TASK_METRICS, Direction, better
+from sojourn.protocol.metric_names import TASK_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from sojourn.protocol.task import Kind
 
     Numbers = NDArray[np.float64]
-
-__all__ = [
-    "DIRECTIONS",
-    "MAIN",
-    "SHARES",
-    "TASK_METRICS",
-    "Direction",
-    "Tally",
-    "added",
-    "better",
-    "metrics",
-    "tallied",
-]
 
 BINS = 4096
 """The number of bins of the score histogram for an AUC."""
@@ -108,11 +95,16 @@ def metrics(kind: Kind, tally: Mapping[str, Numbers]) -> dict[str, float]:
 
 
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return probabilities, row by row."""
+    """Return probabilities over the last axis."""
     wide = logits.astype(np.float64)
-    raised = np.exp(wide - wide.max(-1, keepdims=True))
+    raised = np.exp(wide - wide.max(-1, keepdims=True, initial=-np.inf))
     found: NDArray[np.float64] = raised / raised.sum(-1, keepdims=True)
     return found
+
+
+def sigmoid(logits: NDArray[np.floating]) -> Numbers:
+    """Return an independent probability for each logit."""
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64))))
 
 
 def cross_entropies(logits: NDArray[np.floating], y: NDArray[np.integer]) -> Numbers:
@@ -129,11 +121,11 @@ def _class_tally(logits: Numbers, y: NDArray[np.int64]) -> Tally:
         "claims": np.bincount(guess, minlength=classes).astype(np.float64),
         "members": np.bincount(y, minlength=classes).astype(np.float64),
     }
-    return found if classes != 2 else {**found, "scores": _histogram(_sigmoid(logits[:, 1] - logits[:, 0]), y == 1)}
+    return found if classes != 2 else {**found, "scores": _histogram(sigmoid(logits[:, 1] - logits[:, 0]), y == 1)}
 
 
 def _label_tally(logits: Numbers, y: NDArray[np.bool_]) -> Tally:
-    guess, scores = logits > 0, _sigmoid(logits)
+    guess, scores = logits > 0, sigmoid(logits)
     return {
         "hits": (guess & y).sum(axis=0).astype(np.float64),
         "claims": guess.sum(axis=0).astype(np.float64),
@@ -195,10 +187,6 @@ def _macro_f1(tally: Mapping[str, Numbers]) -> float:
     all_of = tally["claims"] + tally["members"]
     occurs = all_of > 0
     return float(np.mean(2 * tally["hits"][occurs] / all_of[occurs])) if occurs.any() else float("nan")
-
-
-def _sigmoid(x: Numbers) -> Numbers:
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
 
 
 def _ratio(part: float | Numbers, whole: float | Numbers) -> float:

@@ -32,9 +32,7 @@ MAX_NUMBERS = 1 << 16
 MAX_DIMENSIONS = 8
 
 
-def _notes(name: str = "metadata_props") -> Field:
-    return Field(name, LENGTH, _MAX_NOTES)
-
+_METADATA = Field("metadata_props", LENGTH, _MAX_NOTES)
 
 OPSET = MessageForm("operator set", {1: Field("domain", LENGTH), 2: Field("version", VARINT)})
 MODEL = MessageForm(
@@ -48,7 +46,7 @@ MODEL = MessageForm(
         6: Field("doc_string", LENGTH),
         7: Field("graph", LENGTH),
         8: Field("opset_import", LENGTH, 64),
-        14: _notes(),
+        14: _METADATA,
         20: Field("training_info", LENGTH, _MAX_NOTES),
         25: Field("functions", LENGTH, _MAX_NOTES),
         26: Field("configuration", LENGTH, _MAX_NOTES),
@@ -66,7 +64,7 @@ GRAPH = MessageForm(
         13: Field("value_info", LENGTH, _MAX_VALUES),
         14: Field("quantization_annotation", LENGTH, _MAX_VALUES),
         15: Field("sparse_initializer", LENGTH, MAX_TENSORS),
-        16: _notes(),
+        16: _METADATA,
     },
 )
 NODE = MessageForm(
@@ -80,7 +78,7 @@ NODE = MessageForm(
         6: Field("doc_string", LENGTH),
         7: Field("domain", LENGTH),
         8: Field("overload", LENGTH),
-        9: _notes(),
+        9: _METADATA,
         10: Field("device_configurations", LENGTH, _MAX_NOTES),
     },
 )
@@ -124,12 +122,12 @@ TENSOR = MessageForm(
         12: Field("doc_string", LENGTH),
         13: Field("external_data", LENGTH, 64),
         14: Field("data_location", VARINT),
-        16: _notes(),
+        16: _METADATA,
     },
 )
 VALUE = MessageForm(
     "value",
-    {1: Field("name", LENGTH), 2: Field("type", LENGTH), 3: Field("doc_string", LENGTH), 4: _notes()},
+    {1: Field("name", LENGTH), 2: Field("type", LENGTH), 3: Field("doc_string", LENGTH), 4: _METADATA},
 )
 TYPE = MessageForm("type", {1: Field("tensor_type", LENGTH), 6: Field("denotation", LENGTH)})
 TENSOR_TYPE = MessageForm("tensor type", {1: Field("elem_type", VARINT), 2: Field("shape", LENGTH)})

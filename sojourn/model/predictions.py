@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy
-from functools import cached_property
 from math import nan, prod
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -11,8 +10,7 @@ import numpy as np
 
 from sojourn.errors import DataError, ModelError
 from sojourn.model.graphs import Graphs
-from sojourn.model.kit_rules import check_fused
-from sojourn.model.metrics import added, metrics, tallied
+from sojourn.model.metrics import added, metrics, softmax, tallied
 from sojourn.model.session import RUNTIME_ERRORS, first_line, open_session, session_options
 from sojourn.model.strata import numbers, places
 
@@ -46,19 +44,6 @@ class BatchOutput(NamedTuple):
 def output_names(task: TaskSpec) -> tuple[str, ...]:
     """Return the output names of a release's prediction graph."""
     return (task.answers, SCORE) if task.kind == "reconstruction" else (task.answers,)
-
-
-def shares(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return class probabilities by softmax over the last axis."""
-    wide = logits.astype(np.float64)
-    powers = np.exp(wide - wide.max(axis=-1, keepdims=True, initial=-np.inf))
-    found: NDArray[np.float64] = powers / powers.sum(axis=-1, keepdims=True)
-    return found
-
-
-def label_shares(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the independent probability of each label."""
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64))))
 
 
 def groups(task: TaskSpec, answer: BatchOutput, threshold: float = np.inf) -> NDArray[np.int64]:
@@ -106,7 +91,7 @@ def score_threshold(scores: NDArray[np.floating], quantile: float) -> float:
 
 def _token_losses(outputs: Floats, y: NDArray[np.generic]) -> NDArray[np.float64]:
     """Return the mean cross-entropy over the tokens of each sequence."""
-    chances = np.take_along_axis(shares(outputs), y.astype(np.int64)[..., np.newaxis], axis=-1)
+    chances = np.take_along_axis(softmax(outputs), y.astype(np.int64)[..., np.newaxis], axis=-1)
     with np.errstate(divide="ignore"):
         found: NDArray[np.float64] = -np.log(chances[..., 0]).reshape(len(y), -1).mean(axis=1)
     return found
@@ -265,7 +250,7 @@ class FusedGraphs(Graphs):
 
     def with_trunk(self, anchor: NDArray[np.float32]) -> Self:
         """Return a copy with another model's trunk."""
-        _ = self._fused  # open the shared session once
+        self._session("fused")  # open the shared session once
         other = copy(self)
         other.anchor = anchor
         return other
@@ -273,10 +258,4 @@ class FusedGraphs(Graphs):
     def outputs(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """Return the fused model's outputs for a batch."""
         feeds = {"vector": vector, "x": x, "anchor_0": self.anchor}
-        found: NDArray[np.float32] = self._fused.run([self.learns.answers], feeds)[0]
-        return found
-
-    @cached_property
-    def _fused(self) -> onnxruntime.InferenceSession:
-        check_fused(self._kit)
-        return self._session("fused", "the graph of the fused model")
+        return self._run("fused", self.learns.answers, feeds, (len(x), *self.learns.output))

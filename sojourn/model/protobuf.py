@@ -59,10 +59,10 @@ class Message:
     def __contains__(self, name: str) -> bool:
         return name in self._found
 
-    def number(self, name: str, default: int = 0) -> int:
-        """Return a signed integer."""
+    def number(self, name: str) -> int:
+        """Return a signed integer, or 0 if the field is missing."""
         found = self._found.get(name)
-        return default if found is None else found[0]
+        return 0 if found is None else found[0]
 
     def span(self, name: str) -> tuple[int, int]:
         """Return the start and end of a field with a length, or (0, 0) if it is missing."""
@@ -73,10 +73,6 @@ class Message:
         """Return the bytes of a field."""
         start, end = self.span(name)
         return end - start
-
-    def count(self, name: str) -> int:
-        """Return the count of a field with a length."""
-        return len(self._found.get(name, ())) // 2
 
     def text(self, name: str, limit: int) -> bytes:
         """Return the bytes of a text of at most `limit` bytes."""

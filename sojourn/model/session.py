@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     ]
     """The graphs of a kit, named as in `FrozenTensor.graphs`."""
 
+GRAPH_NAMES: dict[Use, str] = {
+    "train": "the training graph",
+    "predict": "the prediction graph",
+    "score": "the scoring graph",
+    "trunk": "the trunk",
+    "two_stream": "the two-stream graph",
+    "fused": "the graph of the fused model",
+    "taps": "the graph of layer inputs",
+    "votes": "the graph of votes",
+    "slope": "the graph of input gradients",
+    "open_train": "the training graph with outliers",
+    "soft": "the training graph with soft targets",
+}
+"""The graphs of a kit, as messages name them."""
 
 # Frozen weights are in a kit once, and are supplied to every graph that uses them.
 #
@@ -44,23 +58,22 @@ _VARINT, _BYTES = 0, 2
 
 
 def graph_bytes(kit: Kit, use: Use) -> bytes:
-    """Return one of the kit's graphs, without the frozen weights that it uses."""
-    if use == "trunk":
-        return kit.trunk.graph if kit.trunk else b""
-    if use == "score":
-        return kit.score or b""
-    if use in ("votes", "slope", "open_train"):
-        it = kit.outliers
-        return {"votes": it.votes, "slope": it.slope, "open_train": it.train}[use] if it else b""
-    if use == "soft":
-        return kit.more.soft if kit.more else b""
-    if use == "taps":
-        return kit.more.taps.graph if kit.more and kit.more.taps else b""
-    if use == "two_stream":
-        return kit.two_stream.graph if kit.two_stream else b""
-    if use == "fused":
-        return kit.two_stream.fused if kit.two_stream else b""
-    return kit.train if use == "train" else kit.predict
+    """Return one of the kit's graphs, without the frozen weights that it uses; empty if the kit does not have it."""
+    more, outliers, streams = kit.more, kit.outliers, kit.two_stream
+    graphs: dict[Use, bytes] = {
+        "train": kit.train,
+        "predict": kit.predict,
+        "score": kit.score or b"",
+        "trunk": kit.trunk.graph if kit.trunk else b"",
+        "two_stream": streams.graph if streams else b"",
+        "fused": streams.fused if streams else b"",
+        "taps": more.taps.graph if more and more.taps else b"",
+        "votes": outliers.votes if outliers else b"",
+        "slope": outliers.slope if outliers else b"",
+        "open_train": outliers.train if outliers else b"",
+        "soft": more.soft if more else b"",
+    }
+    return graphs[use]
 
 
 def frozen_tensors(kit: Kit, use: Use) -> tuple[FrozenTensor, ...]:
@@ -76,7 +89,8 @@ def frozen_names(tensors: Iterable[FrozenTensor]) -> frozenset[str]:
 def complete_graph(kit: Kit, use: Use) -> bytes:
     """Return one of the kit's graphs as a plain ONNX file that includes the frozen weights."""
     tensors = frozen_tensors(kit, use)
-    return _with_initializers(graph_bytes(kit, use), [_initializer(tensor, _numbers(tensor)) for tensor in tensors])
+    initializers = [_initializer(tensor, _field(_RAW_DATA, tensor.data)) for tensor in tensors]
+    return _with_initializers(graph_bytes(kit, use), initializers)
 
 
 def with_references(graph: bytes, tensors: Sequence[FrozenTensor]) -> bytes:
@@ -101,10 +115,6 @@ def _initializer(tensor: FrozenTensor, content: Sequence[bytes]) -> bytes:
         *content,
     )
     return b"".join((bytes([_INITIALIZER]), _varint(sum(map(len, parts))), *parts))
-
-
-def _numbers(tensor: FrozenTensor) -> Sequence[bytes]:
-    return _field(_RAW_DATA, tensor.data)
 
 
 def _reference(tensor: FrozenTensor) -> Sequence[bytes]:

@@ -51,13 +51,11 @@ def encode(vector: NDArray[np.float32], encoding: str, spec: ModelSpec) -> bytes
         # Clip large numbers, but keep non-finite ones, so that the gate detects them.
         return np.where(np.isfinite(vector), np.clip(vector, -limit, limit), vector).astype("<f2").tobytes() + state
     scales, whole = [], np.empty(len(vector), np.int8)
-    at = 0
-    for size in spec.trainable_sizes:
-        piece = vector[at : at + size]
+    for place in spec.places[: len(spec.trainable_sizes)]:
+        piece = vector[place]
         scale = np.float32(np.max(np.abs(piece)) / 127)
         scales.append(scale)
-        whole[at : at + size] = np.rint(piece / scale).clip(-127, 127) if scale > 0 and np.isfinite(scale) else 0
-        at += size
+        whole[place] = np.rint(piece / scale).clip(-127, 127) if scale > 0 and np.isfinite(scale) else 0
     return np.array(scales, "<f4").tobytes() + whole.tobytes() + state
 
 

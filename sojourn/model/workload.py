@@ -19,7 +19,7 @@ import onnxruntime
 
 from sojourn.errors import MachineError
 from sojourn.model import onnx_rules
-from sojourn.model.graphs import Graphs, check_probe, probe_targets, probe_vector
+from sojourn.model.graphs import Graphs, check_probe, probe_samples, probe_targets, probe_vector
 from sojourn.model.protobuf import WireReader
 from sojourn.model.session import frozen_tensors, open_session, session_options
 from sojourn.protocol.envelope import unpack_blob
@@ -191,7 +191,5 @@ def _shape(form: dict[str, list[int]]) -> list[int]:
 
 def _samples(kit: Kit, batch: int) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """Repeat the probe's samples, which fit the model, to fill a batch."""
-    probe = kit.probe
-    x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape)
-    index = np.arange(batch) % len(probe.y)
-    return x[index], probe_targets(kit)[index]
+    index = np.arange(batch) % len(kit.probe.y)
+    return probe_samples(kit)[index], probe_targets(kit)[index]

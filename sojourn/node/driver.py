@@ -161,7 +161,7 @@ class Driver:
         self._notifier.status(self._why_down if lacking else "connected")
 
 
-def run_until_signal(driver: Driver, notifier: Notifier | None = None) -> None:
+def run_until_signal(driver: Driver, notifier: Notifier) -> None:
     """Run until Ctrl-C or SIGTERM, then stop cleanly; a second Ctrl-C ends it at once."""
 
     def stop(number: int, _frame: object) -> None:
@@ -170,8 +170,7 @@ def run_until_signal(driver: Driver, notifier: Notifier | None = None) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    service = notifier or Notifier.from_environment()
     try:
-        driver.run(service)
+        driver.run(notifier)
     finally:
-        service.close()
+        notifier.close()

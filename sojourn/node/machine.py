@@ -12,7 +12,7 @@ import msgspec
 
 from sojourn.logs import NO_SUBJECT, About
 from sojourn.protocol.limits import Digest
-from sojourn.protocol.messages import Birth, Death
+from sojourn.protocol.messages import Presence
 from sojourn.protocol.registry import Message
 from sojourn.protocol.topics import Address, Role
 from sojourn.protocol.wire import Epoch, Offer, Ref, VisitReason
@@ -34,7 +34,7 @@ class Present(msgspec.Struct, frozen=True):
 
     node: Address
     epoch: Epoch
-    state: Birth | Death
+    state: Presence
     clash: bool = False
     """Whether two running nodes use this name."""
 

@@ -324,8 +324,7 @@ class Node:
             inlined[ref.digest] = Ref(ref.digest, ref.size, ref.encoding, ref.delta, content)
             room -= ref.size
             self.sent_inline[to, ref.digest] = None
-            if len(self.sent_inline) > INLINED_REMEMBERED:
-                del self.sent_inline[next(iter(self.sent_inline))]
+            limits.drop_oldest(self.sent_inline, INLINED_REMEMBERED)
         return inlined
 
     def _send_for_exchange(self, to: Address, message: Message) -> None:

@@ -24,7 +24,7 @@ SENDERS = 1000
 
 
 class Quota(NamedTuple):
-    """What one peer may use at a time.
+    """The limits of one peer at a time.
 
     pulls: blobs that are fetched from it. pulled: their bytes. inlined: bytes of blobs inside its messages since the
     last sweep. messages: the rate of its messages.

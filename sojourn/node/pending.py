@@ -1,4 +1,4 @@
-"""What a role waits for: requests that are resent until answered, blobs that are fetched, and timers by key."""
+"""The pending work of a role: requests that are resent until answered, fetches of blobs, and timers by key."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Fetches(Generic[Owner]):
             self._waiting.setdefault(digest, {})[owner] = None
 
     def arrived(self, digest: bytes) -> list[Owner]:
-        """Take an arrived blob; return the keys that lack nothing more, in the order in which they began to wait."""
+        """Take an arrived blob; return the keys whose blobs are complete, in the order in which they began to wait."""
         complete = []
         for owner in self._waiting.pop(digest, {}):
             self._lacking[owner].discard(digest)

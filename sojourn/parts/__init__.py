@@ -41,7 +41,6 @@ from sojourn.parts.finishers import (
     Dense,
     EchoServer,
     Finisher,
-    FinisherPart,
     GeneratorServer,
     NoFinisher,
     OwnFinisher,
@@ -88,7 +87,6 @@ from sojourn.parts.schedules import (
     Schedule,
     SequentialToParallel,
     Slots,
-    fixed_rounds,
 )
 from sojourn.parts.two_stream import FeatureMatch, Fusion, Mmd, Moon, TwoStreamPart
 from sojourn.parts.visits import Cosine, Evidence, Factor, Gate, Samples, TourBounds, TourPolicy, Training
@@ -124,7 +122,6 @@ __all__ = [
     "FedCatArranger",
     "FedSeqArranger",
     "Finisher",
-    "FinisherPart",
     "Fusion",
     "FusionMean",
     "Gate",
@@ -183,6 +180,5 @@ __all__ = [
     "WeightedMean",
     "Weighting",
     "Yogi",
-    "fixed_rounds",
     "name_of",
 ]

@@ -8,7 +8,7 @@ from sojourn.parts.part import BelowOne, Chance, Count, Own, Part, Positive, Wei
 
 
 class AggregatorPart(Part, frozen=True):
-    """What the coordinator needs to know about an aggregator."""
+    """The properties of an aggregator that the coordinator uses."""
 
     sends: ClassVar[tuple[str, ...]] = ()
     """The vectors of its state that are sent to devices."""

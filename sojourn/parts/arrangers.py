@@ -8,7 +8,7 @@ from sojourn.parts.part import Chance, Count, Natural, Own, Part, Share, Where
 
 
 class EstimatorPart(Part, frozen=True):
-    """What the coordinator needs to know about an estimator."""
+    """The properties of an estimator that the coordinator uses."""
 
     by_class: ClassVar[bool] = False
     """Whether a device's row has one number for each class."""
@@ -40,38 +40,35 @@ class SizeEstimator(EstimatorPart, frozen=True, tag="sizes"):
     rows: ClassVar[bool] = False
 
 
-class SignatureEstimator(EstimatorPart, frozen=True, tag="signature"):
+class TrainedEstimator(EstimatorPart, frozen=True):
+    """An estimator that trains each device's model for a few epochs."""
+
+    epochs: Count = 10
+    """Epochs that each device trains once, from the same model, before its first round."""
+    where: Where = "server"
+    """Where it is computed: on the `server` or on the `device`; the result is the same."""
+
+
+class SignatureEstimator(TrainedEstimator, frozen=True, tag="signature"):
     """VISIT's signature: mean softmax outputs on the exemplars after a few epochs from the same model."""
 
     by_class: ClassVar[bool] = True
     exemplars: ClassVar[bool] = True
-    epochs: Count = 10
-    """Epochs that each device trains once, from the same model, before its first round."""
-    where: Where = "server"
-    """Where it is computed: on the `server` or on the `device`; the result is the same."""
 
 
-class ConfidenceEstimator(EstimatorPart, frozen=True, tag="confidence"):
+class ConfidenceEstimator(TrainedEstimator, frozen=True, tag="confidence"):
     """FedSeq's confidence: the signature normalised by its sum (the authors' code) or a softmax (equation 3)."""
 
     by_class: ClassVar[bool] = True
     exemplars: ClassVar[bool] = True
-    epochs: Count = 10
-    """Epochs that each device trains once, from the same model, before its first round."""
-    where: Where = "server"
-    """Where it is computed: on the `server` or on the `device`; the result is the same."""
     normalise: Literal["sum", "softmax"] = "sum"
     """Normalisation by the sum (the authors' code) or a softmax (equation 3)."""
 
 
-class ClassifierEstimator(EstimatorPart, frozen=True, tag="classifier"):
+class ClassifierEstimator(TrainedEstimator, frozen=True, tag="classifier"):
     """FedSeq's classifier: weights of the fully connected layers after a few epochs, reduced by a PCA."""
 
     weights: ClassVar[bool] = True
-    epochs: Count = 10
-    """Epochs that each device trains once, from the same model, before its first round."""
-    where: Where = "server"
-    """Where it is computed: on the `server` or on the `device`; the result is the same."""
     layers: Literal["all", "last-two", "last"] = "last"
     """Which fully connected layers are used."""
     variance: Share = 0.9
@@ -135,7 +132,7 @@ OF_DISTRIBUTIONS = frozenset({"wasserstein", "kl", "gini"})
 
 
 class ArrangerPart(Part, frozen=True):
-    """What the coordinator needs to know about an arranger: its inputs and the kind of its sets."""
+    """The properties of an arranger that the coordinator uses: its inputs and the kind of its sets."""
 
     counted: ClassVar[bool] = False
     """Whether a schedule can set the number of sets."""

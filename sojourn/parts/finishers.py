@@ -10,7 +10,7 @@ from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Outcome, O
 
 
 class FinisherPart(Part, frozen=True):
-    """What the coordinator needs to know about a finisher."""
+    """The properties of a finisher that the coordinator uses."""
 
     sends: ClassVar[tuple[str, ...]] = ()
     """The vectors of its state that are sent to devices with the next round."""

@@ -7,16 +7,16 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from sojourn.parts.part import (
-    BelowOne,  # msgspec reads annotations
-    Chance,  # msgspec reads annotations
-    Count,  # msgspec reads annotations
+    BelowOne,
+    Chance,
+    Count,
     Natural,
-    NotNegative,  # msgspec reads annotations
+    NotNegative,
     ObjectivePart,
-    Outcome,  # msgspec reads annotations
+    Outcome,
     Own,
     Positive,
-    Share,  # msgspec reads annotations
+    Share,
     kept_for_training,
 )
 from sojourn.parts.two_stream import FeatureMatch, Fusion, Mmd, Moon, TwoStreamPart

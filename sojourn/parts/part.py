@@ -44,7 +44,7 @@ def name_of(part: Part) -> str:
 
 
 class ObjectivePart(Part, frozen=True):
-    """What the coordinator and edge servers need to know about an objective."""
+    """The properties of an objective that the coordinator and edge servers use."""
 
     receives: ClassVar[tuple[str, ...]] = ()
     """The job's vectors that a device receives in addition to the model."""

@@ -10,7 +10,7 @@ Order = Literal["arranged", "shuffled"]
 
 
 class SchedulePart(Part, frozen=True):
-    """What the coordinator needs to know about a schedule."""
+    """The properties of a schedule that the coordinator uses."""
 
     in_turn: ClassVar[bool] = False
     """Whether tours run one after another with one model, so that a device is never on two at once."""
@@ -168,8 +168,3 @@ class OwnSchedule(Own, frozen=True, tag="own"):
 
 
 Schedule = EveryRound | Slots | SequentialToParallel | Ring | PhasedRing | OneShot | EdgeCloud | OwnSchedule
-
-
-def fixed_rounds(schedule: Schedule) -> int | None:
-    """Return the number of rounds, if the schedule determines it."""
-    return schedule.fixed_rounds

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import msgspec
 
-from sojourn.parts.part import Natural, NotNegative, ObjectivePart, Positive  # msgspec reads annotations
+from sojourn.parts.part import Natural, NotNegative, ObjectivePart, Positive
 
 LayerName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 """`logits`, `penultimate`, or the name of a layer of the model."""
@@ -23,7 +23,7 @@ OWN = "own"
 
 
 class TwoStreamPart(ObjectivePart, frozen=True):
-    """What compilers and devices need to know about an objective with a second stream."""
+    """The properties of an objective with a second stream that compilers and devices use."""
 
     one_descent: ClassVar[bool] = False
     layer: LayerName = "penultimate"
@@ -54,11 +54,10 @@ class TwoStreamPart(ObjectivePart, frozen=True):
         return msgspec.structs.replace(self, anchor="received")
 
 
-class FeatureMatch(TwoStreamPart, frozen=True, tag="feature-match"):
-    """loss + weight MSE(phi(w, x), phi(anchor, x)): features stay near an anchor's."""
+class WeightedPart(TwoStreamPart, frozen=True):
+    """An objective that adds a weighted distance to the loss."""
 
     weight: NotNegative = 1.0
-    """The weight of the distance to the anchor's features; 0 is the plain loss."""
 
     @property
     def scalars(self) -> tuple[float, ...]:
@@ -71,7 +70,14 @@ class FeatureMatch(TwoStreamPart, frozen=True, tag="feature-match"):
         return msgspec.structs.replace(super().compiled, weight=1.0)
 
 
-class Mmd(TwoStreamPart, frozen=True, tag="mmd"):
+class FeatureMatch(WeightedPart, frozen=True, tag="feature-match"):
+    """loss + weight MSE(phi(w, x), phi(anchor, x)): features stay near an anchor's."""
+
+    weight: NotNegative = 1.0
+    """The weight of the distance to the anchor's features; 0 is the plain loss."""
+
+
+class Mmd(WeightedPart, frozen=True, tag="mmd"):
     """FedMMD: loss + weight max(floor, MMD2(f(anchor, x), f(w, x))), a distance between two sets of rows."""
 
     layer: LayerName = "logits"
@@ -85,16 +91,6 @@ class Mmd(TwoStreamPart, frozen=True, tag="mmd"):
     weight of 0.001."""
     floor: NotNegative = 1e-4
     """Distances below this have no gradient; not used by `l2`."""
-
-    @property
-    def scalars(self) -> tuple[float, ...]:
-        """The weight."""
-        return (self.weight,)
-
-    @property
-    def compiled(self) -> Self:
-        """Without the weight."""
-        return msgspec.structs.replace(super().compiled, weight=1.0)
 
 
 class Moon(TwoStreamPart, frozen=True, tag="moon"):

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from sojourn.protocol.limits import Metric, Number, Samples
-from sojourn.protocol.spec import Shape
+from sojourn.protocol.task import Shape
 from sojourn.text import clean
 
 CLASSES = 64
@@ -112,10 +112,7 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
         if self.dtype:
             sizes = " x ".join(str(size) for size in self.shape)
             words += f" of shape {sizes}" if sizes else " of different shapes"
-            words += f", {clean(self.dtype)}"
-        if self.low is not None and self.high is not None:
-            words += f", values {self.low:g} to {self.high:g}"
-        return words
+        return words + self._values()
 
     def _series_line(self, series: SeriesSummary) -> str:
         if series.kind == TEXT:
@@ -123,10 +120,13 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
         channels = self.shape[0] if self.shape else 1
         words = f"{self.samples:,} steps of {channels:,} channel{'s' * (channels != 1)}"
         words += f" in {series.count:,} series" if series.count > 1 else ""
-        words += f", {clean(self.dtype)}" if self.dtype else ""
-        if self.low is not None and self.high is not None:
-            words += f", values {self.low:g} to {self.high:g}"
+        words += self._values()
         return f"{words}; {series.gaps:,} gaps, the longest stretch without one has {series.longest:,} steps"
+
+    def _values(self) -> str:
+        kind = f", {clean(self.dtype)}" if self.dtype else ""
+        known = self.low is not None and self.high is not None
+        return f"{kind}, values {self.low:g} to {self.high:g}" if known else kind
 
     def _targets_line(self) -> str:
         if not self.target_count:

@@ -158,17 +158,17 @@ def _message_in(fields: dict[str, Any], kinds: Mapping[str, type[Message]]) -> M
         raise InvalidMessage(f"{name!r}: {error}") from error
 
 
-def bounded(data: bytes, largest: int = MAX_PACKET) -> Any:
+def bounded(data: bytes) -> Any:
     """Decode msgpack within the limits."""
-    if len(data) > largest:
-        raise InvalidMessage(f"{len(data)} bytes are more than the limit of {largest}")
+    if len(data) > MAX_PACKET:
+        raise InvalidMessage(f"{len(data)} bytes are more than the limit of {MAX_PACKET}")
     try:
         return msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
             max_str_len=MAX_STRING,
-            max_bin_len=largest,
+            max_bin_len=MAX_PACKET,
             max_array_len=MAX_ITEMS,
             max_map_len=MAX_ITEMS,
             max_ext_len=0,

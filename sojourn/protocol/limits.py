@@ -48,6 +48,8 @@ Label = Annotated[str, msgspec.Meta(max_length=LABEL)]
 """A few words: a version, a board, a part of a strategy."""
 MetricName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,64}\Z")]
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Ed25519Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+PublicKey = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Data = Annotated[bytes, msgspec.Meta(max_length=MAX_PACKET)]
 Inline = Annotated[bytes, msgspec.Meta(max_length=INLINE)]
 
@@ -134,6 +136,12 @@ def sum_within(numbers: Iterable[int], most: int = MAX_COUNT) -> int:
     return min(sum(numbers), most)
 
 
+def drop_oldest(entries: dict[Any, Any], most: int) -> None:
+    """Drop the oldest entries until at most this many are left."""
+    while len(entries) > most:
+        del entries[next(iter(entries))]
+
+
 def within(value: float, known: Known) -> float:
     """Return the metric, or NaN if it is out of range, such as a loss that has diverged."""
     return value if known.holds(value) else math.nan
@@ -161,3 +169,11 @@ def decoded(data: bytes, form: type[_T] | Any) -> _T:
             decoder = _MADE.setdefault(form, msgspec.msgpack.Decoder(form))
     value: _T = decoder.decode(data)
     return value
+
+
+def decoded_or_none(data: bytes, form: type[_T]) -> _T | None:
+    """Decode MessagePack as this type; None if it does not fit."""
+    try:
+        return decoded(data, form)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

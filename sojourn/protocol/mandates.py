@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from sojourn.protocol.limits import Digest, Label, Moment, Name, Number, Size, Text, decoded
+from sojourn.protocol.limits import Digest, Ed25519Signature, Label, Moment, Name, Number, Size, Text, decoded_or_none
 from sojourn.protocol.operator_messages import Jobs
 from sojourn.protocol.registry import ANY_ROLE, SUBMITTERS, TO_DEVICE, TO_SITE, Answer, Message, OperatorRequest
 from sojourn.protocol.wire import Ref, Task, VectorName
@@ -25,19 +25,16 @@ if TYPE_CHECKING:
 
 MANDATE_CONTEXT = b"sojourn-mandate-1"
 WITHDRAWAL_CONTEXT = b"sojourn-withdrawal-1"
-SIGNATURE_BYTES = 64
 LARGEST = 16_384
 """Maximum bytes of a mandate; a hundred classes and all sites of a fleet need far less."""
 NAMED = 100
 """Maximum classes listed in a mandate; the kit's digest covers all of them."""
 
 Serial = Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
-Ed25519Signature = Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
-_T = TypeVar("_T")
 
 
 class Mandate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be done with a device's data, by which operator, and until when. Devices refuse unknown fields."""
+    """The permitted uses of a device's data, their operator and their end. Devices refuse unknown fields."""
 
     fleet: Name
     job: Name
@@ -93,7 +90,7 @@ class SignedMandate(msgspec.Struct, frozen=True, array_like=True):
 
     def read(self) -> Mandate | None:
         """Return the mandate, without checking its signature; None if this version cannot read it."""
-        return _read(self.mandate, Mandate)
+        return decoded_or_none(self.mandate, Mandate)
 
     def signer(self, keys: Iterable[str]) -> str | None:
         """Return the first of these public keys that signed it, or None."""
@@ -108,7 +105,7 @@ class SignedWithdrawal(msgspec.Struct, frozen=True, array_like=True):
 
     def read(self) -> Withdrawal | None:
         """Return the withdrawal, without checking its signature; None if it cannot be read."""
-        return _read(self.withdrawal, Withdrawal)
+        return decoded_or_none(self.withdrawal, Withdrawal)
 
     def signer(self, keys: Iterable[str]) -> str | None:
         """Return the first of these public keys that signed it, or None."""
@@ -170,13 +167,6 @@ def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
     for key, value in table.items():
         flat |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
     return flat
-
-
-def _read(data: bytes, form: type[_T]) -> _T | None:
-    try:
-        return decoded(data, form)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _signer(keys: Iterable[str], data: bytes, signature: bytes, context: bytes) -> str | None:

@@ -24,6 +24,7 @@ from sojourn.protocol.limits import (
     Name,
     Norm,
     Number,
+    PublicKey,
     Samples,
     Seconds,
     Signature,
@@ -32,9 +33,9 @@ from sojourn.protocol.limits import (
 )
 from sojourn.protocol.mandates import SignedMandate
 from sojourn.protocol.registry import FROM_DEVICE, FROM_SITE, OPERATORS, STATE_TOPIC, TO_DEVICE, TO_SITE, Message
-from sojourn.protocol.signed_hop import HopSignature, PublicKey
 from sojourn.protocol.wire import (
     HopEnds,
+    HopSignature,
     Offer,
     Ref,
     Task,

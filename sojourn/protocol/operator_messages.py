@@ -77,7 +77,7 @@ class ReleaseNow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeviceNow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a device does now, with its resources."""
+    """A device's current visit, releases and resources."""
 
     visit: VisitNow | None = None
     releases: Annotated[tuple[ReleaseNow, ...], msgspec.Meta(max_length=20)] = ()
@@ -93,7 +93,7 @@ class FleetDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     device: Name
     here: bool
     since: Moment
-    """When it connected or disconnected."""
+    """When it went online or offline."""
     first: Moment
     """When it was first seen."""
     site: Name
@@ -106,14 +106,14 @@ class FleetDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     """The number of its failed visits."""
     last: LastVisit | None = None
     offer: Offer | None = None
-    """Its complete offer, if it is connected and was requested by name."""
+    """Its complete offer, if it is online and was requested by name."""
     doing: DeviceNow = DeviceNow()
     notice: Text = ""
     """What is wrong with the device and how to fix it, if anything."""
 
 
 class FleetChange(msgspec.Struct, frozen=True):
-    """A device connected or disconnected."""
+    """A device went online or offline."""
 
     at: Moment
     device: Name
@@ -171,7 +171,7 @@ class InspectFleet(OperatorRequest[Fleet], frozen=True, omit_defaults=True, tag=
 
 
 class ForgetDevice(OperatorRequest[Fleet], frozen=True, tag="forget-device"):
-    """Forget a disconnected device."""
+    """Forget an offline device."""
 
     roles = SUBMITTERS
     device: Name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from sojourn.protocol.limits import Data, Label, Moment, Name, Number, Text, decoded
+from sojourn.protocol.limits import Data, Digest, Ed25519Signature, Label, Moment, Name, Number, Text, decoded_or_none
 from sojourn.protocol.registry import ANY_ROLE, SUBMITTERS, Answer, OperatorRequest, OperatorRole
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 REQUEST_CONTEXT = b"sojourn-request-1"
-SIGNATURE_BYTES = 64
 
 
 class OperatorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -48,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     ticket: Name
     what: Label
     """A short text, as in the audit log: `stop digits`."""
-    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    digest: Digest
     """SHA-256 of the message."""
 
 
@@ -56,14 +55,11 @@ class RequestSignature(msgspec.Struct, frozen=True, array_like=True):
     """The bytes of a request, and their signature."""
 
     request: Annotated[bytes, msgspec.Meta(max_length=1000)]
-    signature: Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+    signature: Ed25519Signature
 
     def read(self) -> Request | None:
         """Return the request, without checking its signature; None if it cannot be read."""
-        try:
-            return decoded(self.request, Request)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        return decoded_or_none(self.request, Request)
 
     def signed_by(self, public: str) -> bool:
         """Return whether the holder of this key signed it."""

@@ -12,6 +12,7 @@ from sojourn.protocol.limits import (
     Change,
     Digest,
     Duration,
+    Ed25519Signature,
     Identity,
     Label,
     LongText,
@@ -26,7 +27,7 @@ from sojourn.protocol.limits import (
     Size,
     Text,
     check_metrics,
-    decoded,
+    decoded_or_none,
 )
 from sojourn.protocol.metric_names import called, metric_text, worsening
 from sojourn.protocol.spec import InputSpec, TableSpec
@@ -55,14 +56,13 @@ def total_variation(first: Counter[int], second: Counter[int]) -> float:
 
 CLASSES = 1000
 """Maximum number of predicted classes that are counted individually."""
-SIGNATURE_BYTES = 64
 ENOUGH = 50
 """Minimum number of predictions for a reliable class distribution."""
 QUORUM = 2
 """Default number of devices that must complain before a fleet rolls back."""
 WORSE = 0.1
 """Default maximum relative worsening of a task's main metric."""
-FELT = 100.0
+NEGLIGIBLE_DELAY = 100.0
 """Microseconds that a release may take longer without counting as slower, whatever the factor: the scheduler affects
 such short times more than the graph."""
 
@@ -189,14 +189,11 @@ class SignedOrder(msgspec.Struct, frozen=True, array_like=True):
     """An order on the wire: the bytes that were signed."""
 
     order: Annotated[bytes, msgspec.Meta(max_length=1000)]
-    signature: Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+    signature: Ed25519Signature
 
     def read(self) -> Order | None:
         """Return the order, without checking its signature; None if it cannot be read."""
-        try:
-            return decoded(self.order, Order)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        return decoded_or_none(self.order, Order)
 
     def signed_by(self, public: str) -> bool:
         """Return whether the holder of this key signed the order."""
@@ -352,7 +349,7 @@ def complaint(health: Health, rules: HealthRules) -> str | None:
         (health.pace, health.pace_before, "on the same inputs"),
         (health.live, health.live_before, "in use"),
     ):
-        if now and before and now.p95 > rules.latency * before.p95 and now.p95 - before.p95 > FELT:
+        if now and before and now.p95 > rules.latency * before.p95 and now.p95 - before.p95 > NEGLIGIBLE_DELAY:
             times = now.p95 / before.p95 if before.p95 else inf
             return f"{times:.1f} times as slow as before {where} ({_us(now.p95)}, before {_us(before.p95)})"
     fell = health.accuracy_before - health.accuracy

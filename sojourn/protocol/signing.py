@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from sojourn.errors import ConfigError
 from sojourn.protocol.limits import Digest, Name, Samples, Steps
-from sojourn.protocol.signed_hop import Digests, HopSignature
-from sojourn.protocol.wire import Task, VisitId
+from sojourn.protocol.wire import Digests, HopSignature, Task, VisitId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 CONTEXT = b"sojourn-order-1"
 """The context of an order of a release."""
-PUBLIC_BYTES = 32
-SIGNATURE_BYTES = 64
 
 
 class Signer:
@@ -152,11 +149,7 @@ FOR_VISIT = b"sojourn-visit-1"
 
 
 class NodeKey(Signer):
-    """The private key of a node."""
-
-    def sign_for(self, purpose: bytes, data: Buffer) -> bytes:
-        """Sign these bytes for one purpose."""
-        return self._key.sign(purpose + bytes(data))
+    """The private key of a node, which signs with a purpose as the context."""
 
     @property
     def public_bytes(self) -> bytes:
@@ -222,7 +215,7 @@ def pairs(digests: Mapping[str, bytes]) -> Pairs:
 
 def sign(key: NodeKey, statement: VisitStatement) -> HopSignature:
     """Sign a statement; the result includes what the verifier cannot know."""
-    return HopSignature(statement.steps, key.sign_for(FOR_VISIT, _PACK.encode(statement)))
+    return HopSignature(statement.steps, key.sign(_PACK.encode(statement), FOR_VISIT))
 
 
 def is_signed(statement: VisitStatement, key: bytes, signature: bytes) -> bool:

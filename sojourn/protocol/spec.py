@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,24 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "FrozenTensor",
-    "InputSpec",
-    "Kit",
-    "ModelSpec",
-    "MoreGraphs",
-    "OutlierGraphs",
-    "Probe",
-    "Shape",
-    "Size",
-    "TableSpec",
-    "TapGraph",
-    "TapLayer",
-    "TensorSpec",
-    "Trunk",
-    "TwoStreamGraph",
-    "ValueRange",
-]
 VARIANCE = "running_var"
 """Suffix of the names of state tensors that hold variances."""
 MOST_COLUMNS = 65_536
@@ -67,7 +50,7 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     @cached_property
     def size(self) -> int:
         """The length of the model's vector."""
-        return sum(tensor.size for tensor in self.tensors)
+        return sum(self.sizes)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -75,9 +58,14 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         return tuple(tensor.size for tensor in self.tensors)
 
     @cached_property
+    def places(self) -> tuple[slice, ...]:
+        """The position of each tensor in the vector."""
+        return tuple(slice(end - size, end) for size, end in zip(self.sizes, accumulate(self.sizes), strict=True))
+
+    @cached_property
     def learned(self) -> int:
         """The number of trained parameters in the vector; the rest is state."""
-        return sum(tensor.size for tensor in self.tensors[: self._trained])
+        return sum(self.trainable_sizes)
 
     @cached_property
     def trainable_sizes(self) -> tuple[int, ...]:
@@ -87,22 +75,14 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     @cached_property
     def variances(self) -> tuple[slice, ...]:
         """The positions of state elements in the vector that cannot be negative."""
-        found, at = [], self.learned
-        for tensor in self.tensors[self._trained :]:
-            if tensor.name.endswith(VARIANCE):
-                found.append(slice(at, at + tensor.size))
-            at += tensor.size
-        return tuple(found)
+        state = zip(self.tensors[self._trained :], self.places[self._trained :], strict=True)
+        return tuple(place for tensor, place in state if tensor.name.endswith(VARIANCE))
 
     @cached_property
     def gamma(self) -> slice | None:
         """The position of FedFusion's operator in the vector, if it has one."""
-        at = 0
-        for tensor in self.tensors:
-            if tensor.name.endswith(GAMMA):
-                return slice(at, at + tensor.size)
-            at += tensor.size
-        return None
+        placed = zip(self.tensors, self.places, strict=True)
+        return next((place for tensor, place in placed if tensor.name.endswith(GAMMA)), None)
 
     @cached_property
     def _trained(self) -> int:
@@ -110,11 +90,8 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     def split(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Return views of the vector's tensors by name."""
-        views, at = {}, 0
-        for tensor in self.tensors:
-            views[tensor.name] = vector[at : at + tensor.size].reshape(tensor.shape)
-            at += tensor.size
-        return views
+        placed = zip(self.tensors, self.places, strict=True)
+        return {tensor.name: vector[place].reshape(tensor.shape) for tensor, place in placed}
 
 
 class InputSpec(msgspec.Struct, frozen=True):

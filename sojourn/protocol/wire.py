@@ -15,6 +15,7 @@ from sojourn.protocol.limits import (
     Bytes,
     Digest,
     Duration,
+    Ed25519Signature,
     Hop,
     Identity,
     Inline,
@@ -34,7 +35,6 @@ from sojourn.protocol.limits import (
     Text,
     check_metrics,
 )
-from sojourn.protocol.signed_hop import SignedHop
 from sojourn.protocol.task import Kind
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Ref(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Vectors = Annotated[dict[VectorName, Ref], msgspec.Meta(max_length=16)]
+Digests = Annotated[dict[VectorName, Digest], msgspec.Meta(max_length=16)]
 
 
 class TourId(msgspec.Struct, frozen=True, array_like=True):
@@ -171,6 +172,35 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     offer: Offer | None
     clash: bool = False
     """Whether two running agents use this name."""
+
+
+# A device's signature of a visit: to the edge server, and from there to the coordinator. Forwarding it needs no
+# cryptography (`sojourn.protocol.signing`).
+
+
+class HopSignature(msgspec.Struct, frozen=True, array_like=True):
+    """A device's signature of its statement about a visit, and the steps that it reports."""
+
+    steps: Steps
+    signature: Ed25519Signature
+
+
+class SignedHop(msgspec.Struct, frozen=True, array_like=True):
+    """A device's signed statement about a counted visit, without what the coordinator knows, and the following model.
+
+    kept, handed: the digests of the edge server's exact checkpoint of the returned model, and of what it sends to the
+    next device. They equal the returned digest, unless the job compresses, the gate shortened the update, or the models
+    of a wave are merged.
+    """
+
+    attempt: tuple[Number, Number]
+    given: Digests
+    returned: Digests
+    samples: Samples
+    steps: Steps
+    signature: Ed25519Signature
+    kept: Annotated[bytes, msgspec.Meta(max_length=32)]
+    handed: Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class VisitReport(msgspec.Struct, frozen=True, omit_defaults=True):

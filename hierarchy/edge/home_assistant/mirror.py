@@ -231,10 +231,10 @@ class HomeMirror:
             self._announce(name, now)
         self._show(name, now, releases={**releases, line: release})
 
-    def _show(self, name: str, now: float, **what: object) -> None:
+    def _show(self, name: str, now: float, **changes: object) -> None:
         """Change a shown state; it is published after its pause, once the device was announced."""
         it = self._devices[name]
-        state = msgspec.structs.replace(it.now, **what)
+        state = msgspec.structs.replace(it.now, **changes)
         if state != it.now:
             it.now = state
             self._alarm.set(name, max(now, it.next_at))

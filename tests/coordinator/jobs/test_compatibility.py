@@ -13,7 +13,7 @@ from coordinator.jobs.compatibility import objections
 from coordinator.jobs.settings import JobSettings
 from coordinator.jobs.settings_tables import TourSettings
 from coordinator.strategies import STRATEGIES, Strategy, named
-from sojourn.parts import Prox, fixed_rounds
+from sojourn.parts import Prox
 
 
 def mixed(base: str, **changes: dict[str, Any]) -> Strategy:
@@ -279,7 +279,7 @@ def test_job_that_contradicts_its_strategy_is_rejected(settings: JobSettings, ou
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_job_that_repeats_its_strategy_is_accepted(name: str) -> None:
-    rounds = fixed_rounds(named(name, "here").schedule)
+    rounds = named(name, "here").schedule.fixed_rounds
     for settings in (job(name), job(name, rounds=rounds or 7), job(name, tours={"on_lost_visit": "swap"})):
         assert objections(settings.parts(), settings) == []
     assert job(name).tours == TourSettings()

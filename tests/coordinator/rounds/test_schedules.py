@@ -15,7 +15,6 @@ from sojourn.parts import (
     Ring,
     SequentialToParallel,
     Slots,
-    fixed_rounds,
 )
 
 SETS = [ClientSet(f"site-{n % 2}", tuple(f"d{n}{at}" for at in range(4))) for n in range(5)]
@@ -138,7 +137,7 @@ def test_rearrangement_rounds_follow_the_schedule(schedule, expected):
 
 
 def test_rings_and_one_shots_have_fixed_round_counts():
-    assert (fixed_rounds(Ring(trips=3)), fixed_rounds(OneShot()), fixed_rounds(EveryRound())) == (3, 1, None)
+    assert (Ring(trips=3).fixed_rounds, OneShot().fixed_rounds, EveryRound().fixed_rounds) == (3, 1, None)
 
 
 class EveryOther(msgspec.Struct):
@@ -170,7 +169,7 @@ def test_missing_custom_schedule_is_reported():
 
 def test_phased_ring_trains_devices_alone_before_and_after_trips() -> None:
     ring = PhasedRing(trips=2)
-    assert fixed_rounds(ring) == 4
+    assert ring.fixed_rounds == 4
     alone = [(each.set.site, each.set.devices, each.leg) for each in depart(ring, SETS, moment(1))]
     assert alone == [(each.site, (device,), 0) for each in SETS for device in each.devices]
     assert [each.set.devices for each in depart(ring, SETS, moment(4))] == [devices for _, devices, _ in alone]

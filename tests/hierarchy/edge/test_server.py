@@ -481,7 +481,7 @@ def test_presence_is_logged_and_flapping_is_rate_limited() -> None:
         lines += [effect.text for effect in effects if isinstance(effect, Log)]
     assert lines[:2] == ["device a is online (1, m); 1 online", "device a is offline; 0 online"]
     assert len(lines) == 51  # 50 at once, then one in five seconds
-    assert lines[-1].endswith("; 450 more devices connected or disconnected before it")
+    assert lines[-1].endswith("; 450 more devices went online or offline before it")
     same = Present(device("b"), Epoch(1, bytes(8)), Birth(OFFER))
     assert len(bench.edge.handle(same, 1000.0)) == 1
     assert bench.edge.handle(same, 1001.0) == []

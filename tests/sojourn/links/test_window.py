@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sojourn.links import mqtt, send_window
+from sojourn.links import mqtt, session
 from tests.sojourn.brokers.brokers import Node, ScriptedBroker
 from tests.waiting import wait_until
 
@@ -32,7 +32,7 @@ def test_in_flight_bytes_stay_within_slow_uplink_budget() -> None:
     with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
         for _ in range(40):
             node.link.publish("t", bytes(60_000))
-        allowed = 60 * send_window.SLOWEST_UPLINK // 60_001
+        allowed = 60 * session.SLOWEST_UPLINK // 60_001
         wait_until(lambda: broker.publishes == allowed, "as many as fit")
         node.link.close()
         wait_until(lambda: broker.ended == len(broker.versions), "all to be read")
@@ -40,11 +40,11 @@ def test_in_flight_bytes_stay_within_slow_uplink_budget() -> None:
 
 
 def test_unsent_queue_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(send_window, "MAX_UNSENT", 1_000_000)
+    monkeypatch.setattr(session, "MAX_UNSENT", 1_000_000)
     with ScriptedBroker(lambda _: ACCEPTED_3, deaf=True) as broker, Node(broker.settings) as node:
         for _ in range(40):
             node.link.publish("t", bytes(50_000))
-        session = node.link._session
-        assert session is not None
-        assert session._window._unsent == 19 * 50_001
+        running = node.link._session
+        assert running is not None
+        assert running._window._unsent == 19 * 50_001
     assert sum("more slowly" in message for message in caplog.messages) == 1

@@ -19,7 +19,7 @@ from sojourn.model.gate_rules import (
     cosine_to_descent,
     counted_samples,
     granted_samples,
-    longest_way,
+    longest_update,
     rise_of,
     too_long,
 )
@@ -98,7 +98,7 @@ def test_loss_thresholds_depend_on_the_task_kind(kind: Any, learned: float) -> N
     learns = TaskSpec(kind, (1,), None, Strata(1), blind=4.0)
     kit = msgspec.structs.replace(KIT, task=learns)
     seen = ExemplarView(kit, Parabola(KIT), Exemplars.of(np.ones((1, 1), np.float32), np.zeros(1, np.int64)))
-    assert (seen.learned, seen.on_its_way, seen.lost) == (4 * learned, 2.0, 8.0)
+    assert (seen.learned, seen.advanced, seen.lost) == (4 * learned, 2.0, 8.0)
 
 
 def test_exemplars_of_another_shape_are_rejected() -> None:
@@ -167,13 +167,13 @@ def test_cosine_is_relative_to_steepest_descent() -> None:
 def test_norm_limit_matches_hand_computation() -> None:
     slope = np.array([3.0, 4.0], np.float32)
     training = Training(lr=0.5, momentum=0.5)
-    assert longest_way(Gate(norm_factor=10.0), (0.1, 0.2, 9.0), 4, training, None) == 4.0
-    assert longest_way(Gate(norm_factor=10.0), (), 4, training, slope) == 10 * 4 * 0.5 / 0.5 * 5
-    assert longest_way(Gate(norm_factor=10.0), (), 4, Training(lr=0.5, optimiser="adam"), slope) == pytest.approx(
+    assert longest_update(Gate(norm_factor=10.0), (0.1, 0.2, 9.0), 4, training, None) == 4.0
+    assert longest_update(Gate(norm_factor=10.0), (), 4, training, slope) == 10 * 4 * 0.5 / 0.5 * 5
+    assert longest_update(Gate(norm_factor=10.0), (), 4, Training(lr=0.5, optimiser="adam"), slope) == pytest.approx(
         10 * 4 * 0.5 * math.sqrt(2)
     )
-    assert longest_way(Gate(norm_factor=10.0), (), 4, training, None) == math.inf
-    assert longest_way(Gate(norm_factor=None), (0.1,), 4, training, slope) == math.inf
+    assert longest_update(Gate(norm_factor=10.0), (), 4, training, None) == math.inf
+    assert longest_update(Gate(norm_factor=None), (0.1,), 4, training, slope) == math.inf
     assert too_long(4.0, 4.0) is None
     assert too_long(4.1, 4.0) == "the update's norm, 4.1, is over the 4 that its steps allow"
     assert too_long(math.nan, 4.0) is not None

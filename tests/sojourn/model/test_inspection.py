@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from sojourn.errors import GraphRefused, ModelError
 from sojourn.model import inspection
 from sojourn.model.inspection import Signature, TensorType, inspected
-from sojourn.model.kit_rules import check_kit, check_predict, check_train
+from sojourn.model.kit_rules import check_graph, check_kit
 from sojourn.model.predictions import Predictor
 from sojourn.model.session import open_session
 from sojourn.model.workload import built_in
@@ -359,8 +359,8 @@ def test_inspection_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_built_in_kit_is_allowed() -> None:
     kit = built_in()
     check_kit(kit)
-    check_train(kit)
-    check_predict(kit)
+    check_graph(kit, "train")
+    check_graph(kit, "predict")
 
 
 def test_rejected_graph_raises_a_model_error() -> None:

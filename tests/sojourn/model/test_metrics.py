@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as known
 
-from sojourn.model.metrics import DIRECTIONS, MAIN, TASK_METRICS, added, better, metrics, tallied
+from sojourn.model.metrics import added, metrics, tallied
+from sojourn.protocol.metric_names import DIRECTIONS, MAIN, TASK_METRICS, better
 
 DRAW = np.random.default_rng(3)
 
