@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sojourn import options
+from sojourn.settings import broker_flags, data_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _COLOURS = {"ok": "green", "warning": "yellow", "fails": "red"}
 
@@ -113,8 +118,7 @@ def init(
     typer.echo(f"written: {file}\nnext: sojourn agent preflight {file}\nthen: sojourn agent run {file}")
 
 
-def preflight(
-    file: options.File = None,
+def _agent_flags(
     name: options.Name = None,
     fleet: options.Fleet = None,
     broker: options.Broker = None,
@@ -129,6 +133,35 @@ def preflight(
     time: options.Time = None,
     series: options.Series = None,
     store: options.Store = None,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "fleet": fleet,
+        "broker": broker_flags(broker, username, password_file),
+        "data": data_flags(data, label, header, scale, target, ignore, time, series),
+        "store": store,
+    }
+
+
+_AGENT_OPTIONS = tuple(inspect.signature(_agent_flags, eval_str=True).parameters.values())
+
+
+def takes_agent_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that override an agent's settings file to a command; its first parameter is their table."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    def run(**given: Any) -> None:
+        command(_agent_flags(**{each.name: given.pop(each.name) for each in _AGENT_OPTIONS}), **given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature([*_AGENT_OPTIONS, *own])  # type: ignore[attr-defined]
+    return run
+
+
+@takes_agent_flags
+def preflight(
+    flags: dict[str, Any],
+    file: options.File = None,
     job: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The job file to check against; compiled if torch is installed.")
     ] = None,
@@ -143,16 +176,9 @@ def preflight(
 
     from edge_agent.settings import AgentSettings
     from edge_agent.setup import preflight as checks
-    from sojourn.settings import broker_flags, data_flags, read_file, read_settings
+    from sojourn.settings import read_file, read_settings
     from sojourn.tables import plain_table
 
-    flags = {
-        "name": name,
-        "fleet": fleet,
-        "broker": broker_flags(broker, username, password_file),
-        "data": data_flags(data, label, header, scale, target, ignore, time, series),
-        "store": store,
-    }
     settings = read_settings(file, flags, AgentSettings)
     job_table = read_file(job, dict) if job else {}
     with TemporaryDirectory(prefix="sojourn-preflight-") as folder:
