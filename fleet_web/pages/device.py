@@ -10,7 +10,7 @@ from coordinator.console.fleet_tables import device_lines
 from fleet_web.drawing.markup import RUN_CLOCK, moment
 from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTable, Words, address, link
 from fleet_web.page_updates import follow
-from fleet_web.pages.fleet import state_of, state_text
+from fleet_web.pages.fleet import state_text
 from fleet_web.pages.releases import tone
 from fleet_web.sources.source import in_address
 from sojourn.errors import JobError, SojournError
@@ -79,7 +79,7 @@ _RELEASE_COLUMNS = (
     Column("line", "Model line"),
     Column("serves", "Serves"),
     Column("state", "State"),
-    Column("d", "Detail"),
+    Column("detail", "Detail"),
 )
 _CHANGE_COLUMNS = (Column("at", "Time"), Column("event", "What"), Column("site", "Site"))
 _STATUSES = (("", "all"), ("done", "done"), ("declined", "declined"), ("lost", "lost"), ("refused", "refused"))
@@ -136,7 +136,6 @@ class DeviceHistoryView:
         text = state_text(device, now)
         if self._state.text != text:
             self._state.text = text
-            self._state.classes(replace=f"lead state-{state_of(device)}")
         reported = [(word or "data", text) for word, text in device_lines(device, now)]
         dated = device.first >= RUN_CLOCK  # a run in a folder has no dates
         self._pairs.show([(word, text) for word, text in reported if dated or word not in {"state", "first seen"}])

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.operator_messages import FleetDevice, ReleaseNow
 
 
-STATES = ("training", "here", "declining", "gone")
-_TONES = {"training": "accent", "here": "good", "declining": "warn", "gone": "bad"}
+STATES = ("training", "online", "declining", "offline")
+_TONES = {"training": "accent", "online": "good", "declining": "warn", "offline": "bad"}
 COLUMNS = (
     Column("device", "Device", sortable=True),
     Column("state", "State", sortable=True),
@@ -50,10 +50,10 @@ class FleetChoice(NamedTuple):
 def state_of(device: FleetDevice) -> str:
     """Return a device's state in one word."""
     if not device.here:
-        return "gone"
+        return "offline"
     if device.doing and device.doing.visit:
         return "training"
-    return "declining" if device.last and device.last.status == "declined" else "here"
+    return "declining" if device.last and device.last.status == "declined" else "online"
 
 
 def chosen(devices: Iterable[FleetDevice], choice: FleetChoice) -> list[FleetDevice]:
@@ -133,10 +133,8 @@ def state_text(it: FleetDevice, now: float) -> str:
             return f"training {visit.job} round {visit.round}{share}"
         case "declining" if it.last:
             return f"declines: {it.last.reason or 'it gave no reason'}"
-        case "gone":
-            return f"offline for {age(now - it.since)}"
-        case _:
-            return f"online for {age(now - it.since)}"
+        case state:
+            return f"{state} for {age(now - it.since)}"
 
 
 def offers_text(it: FleetDevice) -> str:
@@ -237,8 +235,8 @@ def _many(things: Sized, word: str) -> str:
 
 
 def _site_row(site: str, counts: Counter[str], versions: set[str]) -> Row:
-    lost = not any(counts[state] for state in STATES if state != "gone")
-    name = Cell(f"{site} (offline)" if lost else site, tone="bad" if lost else "")
+    offline = not any(counts[state] for state in STATES if state != "offline")
+    name = Cell(f"{site} (offline)" if offline else site, tone="bad" if offline else "")
     metrics = (Cell(f"{counts[state]:,}", tone="dim" if not counts[state] else "") for state in STATES)
     return Row(site, (name, *metrics, Cell(", ".join(sorted(versions)[:5]) or "-")))
 

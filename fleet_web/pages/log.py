@@ -42,7 +42,7 @@ class Event(NamedTuple):
     who: str
     what: str
     link: tuple[str, ...] = ()
-    """Return the address of the page about it."""
+    """The path of the page about it."""
     tone: str = ""
 
 
@@ -90,8 +90,8 @@ def rows(shown: Sequence[Event], of: dict[str, str]) -> list[Row]:
 
 
 def _change(it: FleetChange) -> Event:
-    word, mood = ("came", "good") if it.event == "joined" else ("went", "warn")
-    return Event(it.at, "device", it.device, f"{word}, site {it.site}", ("device", it.device), mood)
+    state, mood = ("online", "good") if it.event == "joined" else ("offline", "warn")
+    return Event(it.at, "device", it.device, f"{state}, site {it.site}", ("device", it.device), mood)
 
 
 def _visit(it: VisitNote) -> Event:

@@ -95,7 +95,7 @@ def rule_pairs(view: LineView) -> list[tuple[str, str]]:
         ("errors allowed", f"{rules.errors} per device"),
         ("each stage", f"healthy for {clock_of(rules.soak)}; waits {clock_of(rules.timeout)} for silent devices"),
         ("unhealthy stage", "is rolled back immediately" if view.plan.undo else "pauses the rollout"),
-        *(("turned", text) for text in turns),
+        *(("history", text) for text in turns),
     ]
 
 
@@ -138,7 +138,6 @@ class ModelLineView:
         self._search = self._state = ""
         self._version: int | None = None
         self._summary = Words("p", "", role="status").classes("lead")
-        self.acts = ui.element("div").classes("acts")
         Words("h2", "Stages and rules")
         self._rules = Pairs()
         Words("h2", "Devices")
@@ -194,7 +193,7 @@ class ModelLineView:
         self._table.show([device_row(it, of) for it in self._pager.cut(found)])
 
 
-async def release_page(source: Source, name: str) -> ModelLineView:
+async def release_page(source: Source, name: str) -> None:
     """Show one model line of a source."""
     link("All model lines", "releases", **in_address(source))
-    return ModelLineView(source, name)
+    ModelLineView(source, name)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PAGES = ("/", "/device/pi-1", "/releases", "/release/digits", "/log", "/device/no-such")
 READY = {"/": "pi-50", "/device/pi-1": "digits round 3", "/releases": "rolled-back", "/release/digits": "pi-2",
-         "/log": "came, site hall", "/device/no-such": "has ever connected"}  # fmt: skip
+         "/log": "online, site hall", "/device/no-such": "has ever connected"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
