@@ -33,7 +33,7 @@ def list_() -> None:
 
     errors.require_extra("cloud", "the list of data sets")
     from fleet_sim.datasets import NAMES
-    from fleet_sim.datasets.synthetic_sets import MADE
+    from fleet_sim.datasets.built_in_sets import MADE
     from sojourn.tables import number_table
 
     table = number_table("", "name", "kind", "what")

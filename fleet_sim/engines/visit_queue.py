@@ -71,9 +71,9 @@ class QueuedVisit:
         """Return the visit for a worker of the pool, with places for its results."""
         return PoolVisit(self.device, self.key, self.rows, self.work, self.needs, room)
 
-    def request(self, blobs: dict[bytes, bytes], forget: tuple[bytes, ...]) -> VisitRequest:
-        """Return the message to a worker, with these blobs."""
-        return VisitRequest(self.device, self.key, self.rows, self.work, blobs, self.needs, forget)
+    def request(self, forget: tuple[bytes, ...]) -> VisitRequest:
+        """Return the message to a worker that has other blobs, which must drop these."""
+        return VisitRequest(self.device, self.key, self.rows, self.work, self.needs, forget)
 
     def failed(self, why: str) -> Outcome:
         """Return the outcome of a visit that could not be trained."""
