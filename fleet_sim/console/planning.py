@@ -127,7 +127,7 @@ def _devices(devices: Mapping[str, VisitTally], samples: Mapping[str, int], prof
 
 
 def _memory(running: SimulationRun) -> tuple[str, list[str]]:
-    """Print how much memory training needs on a device, and a warning for each board with too little memory."""
+    """Describe how much memory training needs on a device, and each board with too little memory."""
     state = running.fleet.job(running.name)
     if not state.size or state.kit is None:
         raise Fault(f"{running.name} has rounds but was not compiled")

@@ -34,8 +34,7 @@ def make_dialects(seed: int = 0) -> DataSet:
     """Generate sequences of 16 tokens out of 32; the target is the sequence shifted by one token.
 
     users are the speakers, domains their dialects. A grammar allows four successors of each word, half of them common
-    to
-    all dialects, half specific to one.
+    to all dialects, half specific to one.
     """
     draw = generator(seed, "dialects")
     common, own = _grammar(draw, 1), _grammar(draw, DIALECTS)
@@ -142,8 +141,7 @@ def make_houses(seed: int = 0) -> DataSet:
     """Generate 6,000 houses with eight standardised features; the domains are towns.
 
     A town has its own location, wealth and age. Prices rise with income, more steeply near the coast (in the west) and
-    near
-    the two cities, and vary with age. A linear model explains three quarters of the variance.
+    near the two cities, and vary with age. A linear model explains three quarters of the variance.
     """
     draw = generator(seed, "houses")
     town = np.repeat(np.arange(TOWNS), HOUSES)
@@ -176,8 +174,7 @@ SEEN, TESTED_WINDOWS, FAULTY = 120, 20, 16
 """Windows per machine: for training, healthy ones for testing, and faulty ones."""
 FAULTS = ("bearing", "imbalance", "looseness", "stuck")
 """Faults: a damaged bearing gives an impulse per turn; an imbalance doubles the shaft's vibration; a loose part
-vibrates
-at half the speed; a stuck sensor repeats a reading.
+vibrates at half the speed; a stuck sensor repeats a reading.
 """
 
 

@@ -32,11 +32,10 @@ class DataSet:
     """Samples in the graph's format: uint8, float32 or int64 (tokens), channels first.
 
     y: the targets, by kind of task: class indices; 0 or 1 for each label; quantities, of a forecast for each future
-    step;
-    the next tokens; for a reconstruction 0, or 1 for test samples known to be faulty. users, domains: the natural user
-    (writer) and the domain of each training sample, if known. skipped: skipped parts of the source, with reasons.
-    odd: suspicious properties, with remedies. names: the quantities of a target. window: how series were cut.
-    channels: the names of their columns, if known. columns: the names of the columns of a table.
+    step; the next tokens; for a reconstruction 0, or 1 for test samples known to be faulty. users, domains: the natural
+    user (writer) and the domain of each training sample, if known. skipped: skipped parts of the source, with reasons.
+    odd: suspicious properties, with remedies. names: the quantities of a target. window: how series were cut. channels:
+    the names of their columns, if known. columns: the names of the columns of a table.
     """
 
     name: str

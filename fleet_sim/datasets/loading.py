@@ -95,12 +95,9 @@ def load(
     """Return a data set by its name, or by the path of an NPZ or CSV file, an image folder, or a folder of IDX files.
 
     Names are searched in `folder`, by default in the folder named by SOJOURN_DATA, or in ./data. `seed` selects the
-    fifth
-    of the samples used for testing if a set has no test part. For paths, `how` sets how a device would read the file,
-    and
-    `wanted` the size of images; by default all must have the same size. `task` and `data` are a job's settings; by
-    default
-    those of the named set, otherwise classification.
+    fifth of the samples used for testing if a set has no test part. For paths, `how` sets how a device would read the
+    file, and `wanted` the size of images; by default all must have the same size. `task` and `data` are a job's
+    settings; by default those of the named set, otherwise classification.
     """
     if (made := made_set(name)) is not None:
         return _made(made, seed, task)
@@ -184,13 +181,9 @@ def _places(name: str, folder: Path) -> Iterator[_Place]:
     if known.idx:
         for path in (each for one in (*below, _DEBIAN / name) for each in (one / "raw", one)):
             yield _Place(path, file_formats.is_there, partial(file_formats.read_folder, path, known.classes))
-    if name in TORCHVISION_SETS:
+    if torchvision := TORCHVISION_SETS.get(name):
         for root in (folder, *below):
-            yield _Place(
-                root / TORCHVISION_SETS[name].below,
-                Path.exists,
-                partial(read_torchvision, root, TORCHVISION_SETS[name]),
-            )
+            yield _Place(root / torchvision.below, Path.exists, partial(read_torchvision, root, torchvision))
 
 
 def _alike(name: str, folder: Path, suffix: str = "") -> list[Path]:

@@ -277,7 +277,7 @@ class _Actor:
         self.failures: type[Exception] = ray.exceptions.RayError
         self.born = time.monotonic()
 
-    def there(self) -> bool:
+    def has_replied(self) -> bool:
         """Whether the actor has started or failed to start."""
         done, _ = self._ray.wait([self._about], timeout=TICK)
         return bool(done)
@@ -350,7 +350,7 @@ class _ActorThread(threading.Thread):
         if self.refused:
             time.sleep(TICK)
             return False
-        if not self._actor.there():
+        if not self._actor.has_replied():
             return False
         try:
             self.refused = self._actor.objection()

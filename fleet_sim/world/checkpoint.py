@@ -63,14 +63,14 @@ def _gathered(fleet: VirtualFleet) -> Checkpoint:
             if digest not in blobs:
                 blobs[digest] = store.blobs.read(digest)
     for name, device in fleet.hibernated or ():
-        if device.rest.snapshot:
+        if device.node.snapshot:
             kept = []
             for digest, content in device.blobs:
                 if content:
                     kept.append(digest)
                     if digest not in blobs:
                         blobs[digest] = content.data
-            nodes[name] = NodeKept(device.rest.snapshot, kept)
+            nodes[name] = NodeKept(device.node.snapshot, kept)
     return Checkpoint(fleet.world.now, nodes, blobs, fleet.worker_starts.times)
 
 

@@ -54,7 +54,7 @@ def outcome(folder: Path, transfers: str, settings: dict[str, Any]) -> tuple[byt
     ids=lambda it: it["strategy"],
 )
 def test_computed_transfer_matches_packet_level_simulation(settings, tmp_path) -> None:
-    model, total, clock, rounds = outcome(tmp_path, "reckoned", settings)
+    model, total, clock, rounds = outcome(tmp_path, "computed", settings)
     played_model, played_total, played_clock, played_rounds = outcome(tmp_path, "played", settings)
     assert model == played_model
     assert total == pytest.approx(played_total, rel=0.02)
