@@ -92,8 +92,7 @@ def _reachability(source: Source) -> None:
         if not reach.here:
             since = f" since {moment(reach.since)}" if reach.since else ""
             text = f"The coordinator cannot be reached{since}: {reach.why}. The page shows the last known state."
-        if banner.text != text:
-            banner.text = text
+        banner.text = text
 
     look()
     ui.timer(0.5, look)
@@ -108,10 +107,10 @@ def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) 
     logins = Logins(exposure.login_file) if exposure.login_file else None
     acting = live if exposure.operate else None
     # Operators must authenticate: without logins, they need a link that is printed only to this terminal.
-    link = secrets.token_urlsafe(24) if acting and logins is None else ""
-    sessions = Sessions() if logins or link else None
+    token = secrets.token_urlsafe(24) if acting and logins is None else ""
+    sessions = Sessions() if logins or token else None
     if sessions:
-        LoginPage(sessions, exposure, logins, link).add_to(app)
+        LoginPage(sessions, exposure, logins, token).add_to(app)
     _device_pages(sources, operate=acting is not None)
     _job_pages(sources, acting)
     _release_pages(sources, acting)
@@ -119,7 +118,7 @@ def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) 
         app, title="Sojourn", favicon="🧭", dark=None, language="en-US", tailwind=False, show_welcome_message=False,
         binding_refresh_interval=None, reconnect_timeout=30.0,
     )  # fmt: skip
-    return Guard(app, exposure=exposure, sessions=sessions), f"/enter?token={link}" if link else "/"
+    return Guard(app, exposure=exposure, sessions=sessions), f"/enter?token={token}" if token else "/"
 
 
 def _named(sources: Sources, name: str | None) -> Source:

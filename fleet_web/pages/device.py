@@ -133,9 +133,7 @@ class DeviceHistoryView:
 
     def _show_device(self, device: FleetDevice) -> None:
         now = self._source.now()
-        text = state_text(device, now)
-        if self._state.text != text:
-            self._state.text = text
+        self._state.text = state_text(device, now)
         reported = [(word or "data", text) for word, text in device_lines(device, now)]
         dated = device.first >= RUN_CLOCK  # a run in a folder has no dates
         self._pairs.show([(word, text) for word, text in reported if dated or word not in {"state", "first seen"}])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nicegui import ui
 
 from fleet_web.drawing.markup import age
-from fleet_web.elements import Cell, Column, Dropdown, Pager, Row, TextTable, Words, address, search
+from fleet_web.elements import Cell, Column, Dropdown, Pager, Row, TextTable, Words, address, search_field
 from fleet_web.page_updates import follow
 from fleet_web.sources.source import in_address
 from sojourn.protocol.release import BAD
@@ -184,7 +184,7 @@ class FleetView:
             Words("summary", "Sites")
             self._sites = TextTable("Sites with the number of devices in each state", _SITE_COLUMNS, empty="-")
         with ui.element("form").classes("controls").props('role="search" onsubmit="return false"'):
-            search("Search", lambda text: self._choose(search=text))
+            search_field(lambda text: self._choose(search=text))
             states = [("", "all states"), *((state, state) for state in STATES)]
             Dropdown("State", states, lambda value: self._choose(state=value))
             self._site = Dropdown("Site", [("", "all sites")], lambda value: self._choose(site=value))
@@ -225,9 +225,8 @@ class FleetView:
         self._sites.show([_site_row(site, sites[site], versions.get(site, set())) for site in sorted(sites)])
         counts = sum(sites.values(), Counter[str]())
         parts = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
-        text = f"{_many(self._devices, 'device')} at {_many(sites, 'site')}: {parts}" if self._devices else ""
-        if self._summary.text != text:
-            self._summary.text = text
+        counted = f"{_many(self._devices, 'device')} at {_many(sites, 'site')}: {parts}"
+        self._summary.text = counted if self._devices else ""
 
 
 def _many(things: Sized, word: str) -> str:

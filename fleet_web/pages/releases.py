@@ -8,7 +8,7 @@ from nicegui import ui
 
 from coordinator.console.release_tables import card_fields, health_metric, health_pace, line_summary
 from fleet_web.drawing.markup import moment
-from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTable, Words, address, link, search
+from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTable, Words, address, link, search_field
 from fleet_web.page_updates import follow
 from fleet_web.sources.source import in_address
 from sojourn.errors import SojournError
@@ -142,7 +142,7 @@ class ModelLineView:
         self._rules = Pairs()
         Words("h2", "Devices")
         with ui.element("form").classes("controls").props('role="search" onsubmit="return false"'):
-            search("Search", self._look_for)
+            search_field(self._look_for)
             self._states = Dropdown("State", [("", "all states")], self._choose)
         self._table = TextTable(
             "Devices, unhealthy ones first", DEVICE_COLUMNS, empty="No devices have received it yet."
@@ -155,9 +155,7 @@ class ModelLineView:
     async def refresh(self) -> None:
         """Update the page."""
         line = self._line = await self._source.line(self._name)
-        text = line_summary(line)
-        if self._summary.text != text:
-            self._summary.text = text
+        self._summary.text = line_summary(line)
         self._rules.show(rule_pairs(line))
         self._states.set([("", "all states"), *((state, f"{state} ({count})") for state, count in line.counts.items())])
         self._show_devices()

@@ -111,7 +111,7 @@ class WatchedDevices:
 
     @property
     def wanted(self) -> bool:
-        """Return whether a page currently shows devices."""
+        """Whether a page currently shows devices."""
         return time.monotonic() < self._asked_at + INTEREST_SECONDS
 
     def newest(self, operator: Operator, mark: int | None) -> list[FleetDevice]:
