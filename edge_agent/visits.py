@@ -218,9 +218,9 @@ class VisitMachine:
 
     def train_if_unblocked(self, now: float) -> list[Effect]:
         """Train the fetched visit as soon as the memory of its job's objective is final."""
-        active = self.active
-        if active is None or active.state != DeviceVisitState.WAITING:
+        if not self.waits:
             return []
+        active = self._active()
         effects: list[Effect] = []
         for key in self.state.unanswered(active.order.id.job) if remembers(active.order.task) else ():
             if now < active.timeout:

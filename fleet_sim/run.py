@@ -298,7 +298,7 @@ def simulate(
     path = free(HOME / simulation.job["name"]) if folder is None else Path(folder)
     running = SimulationRun(simulation, path, resume=resume)
     try:
-        course = watch(running.courses()) if watch else _last(running.courses())
+        course = watch(running.courses()) if watch else last_course(running.courses())
         running.finish(course)
     finally:
         running.close()
@@ -328,7 +328,8 @@ def _as_toml(value: Any) -> Any:
     raise ConfigError(f"the dict: a job file cannot contain {value!r}, a {type(value).__name__}")
 
 
-def _last(courses: Iterator[JobProgress]) -> JobProgress:
+def last_course(courses: Iterator[JobProgress]) -> JobProgress:
+    """Run a job to its end, and return its last progress."""
     course = next(courses)
     for course in courses:  # noqa: B007  # only the last counts
         pass
