@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fleet_web.sources.source import Source
-    from sojourn.protocol.operator_messages import FleetDevice, VisitNote
+    from sojourn.protocol.operator_messages import FleetChange, FleetDevice, VisitNote
     from sojourn.protocol.release import LineView
 
 
@@ -56,6 +56,12 @@ def visit_row(it: VisitNote, size: float | None, of: dict[str, str]) -> Row:
             Cell(it.reason or "-"),
         ),
     )
+
+
+def change_row(key: str, it: FleetChange) -> Row:
+    """Return a connection event as a row."""
+    event = Cell(it.event, tone="good" if it.event == "joined" else "warn")
+    return Row(key, (Cell(moment(it.at)), event, Cell(it.site)))
 
 
 async def mean_bytes(source: Source, visits: Sequence[VisitNote], most: int) -> dict[tuple[str, int], float]:
@@ -117,19 +123,7 @@ class DeviceHistoryView:
         self._bytes = await mean_bytes(self._source, self._visits, MEANS)
         self._show_visits()
         changes = await self._source.changes(self._name, CHANGES)
-        self._changes.show(
-            [
-                Row(
-                    f"{at}",
-                    (
-                        Cell(moment(it.at)),
-                        Cell(it.event, tone="good" if it.event == "joined" else "warn"),
-                        Cell(it.site),
-                    ),
-                )
-                for at, it in enumerate(changes)
-            ]
-        )
+        self._changes.show([change_row(str(at), it) for at, it in enumerate(changes)])
 
     def _show_device(self, device: FleetDevice) -> None:
         now = self._source.now()
