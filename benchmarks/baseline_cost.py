@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from edge_agent.training.child import TrainingChild, WorkItem
 from edge_agent.training.messages import Failure, Success, Train, Trained, WorkerSetup
+from edge_agent.training.process import TrainingChild, WorkItem
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
 from fleet_sim.run import SimulationRun

@@ -125,7 +125,7 @@ class ReadyFleet(MemoryFleet):
         self._signatures = {name: tuple(row) for name, row in zip(names, rows, strict=True)}
         self._models = dict(zip(names, draw.normal(0, 1, (count, SPEC.size)).astype(np.float32), strict=True))
         sites = {f"site-{at // PER_SITE:04}": tuple(names[at : at + PER_SITE]) for at in range(0, count, PER_SITE)}
-        super().__init__(dict.fromkeys(names, DataSettings(path="never-read.npz")), sites, handing=True)
+        super().__init__(dict.fromkeys(names, DataSettings(path="never-read.npz")), sites, direct=True)
 
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker)

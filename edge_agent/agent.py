@@ -76,11 +76,14 @@ class Agent:
         self._edges = edges
         self._objection = objection or (lambda: None)
         self._mandates = mandates or Mandates()
-        self._visits = VisitMachine(self.state, offer, self._objection, self._mandates)
-        if sign is not None:
-            self._visits.sign = sign
-        if room is not None:
-            self._visits.room = room
+        self._visits = VisitMachine(
+            self.state,
+            offer,
+            self._objection,
+            self._mandates,
+            room or (lambda _needed: None),
+            sign or (lambda _order, _answer: None),
+        )
         self._releases = releases or ReleaseMachine("", "")
         self._warming: Prepare | None = None
         """The announced visit for which the worker loads data and graphs in advance."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from edge_agent.setup.commands import init, preflight
+from edge_agent.setup.commands import init, preflight, takes_agent_flags
 from sojourn import options
-from sojourn.settings import broker_flags, data_flags
+from sojourn.settings import broker_flags
 
 if TYPE_CHECKING:
     from edge_agent.mandate_view import MandateLine
@@ -53,8 +53,6 @@ def join(
     ] = 24.0,
 ) -> None:
     """Create this device's keys, request to join a fleet, and write the settings for `sojourn agent run`."""
-    import sys
-
     from edge_agent import joining as join_fleet
     from edge_agent.setup.agent_file import own_name
     from sojourn.errors import ConfigError
@@ -120,8 +118,6 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print a prediction for every row, made with the release of a model line that this device serves."""
-    import msgspec
-
     from edge_agent.inference.inputs_and_outputs import line_of, read_inputs
     from edge_agent.inference.model import Model
     from edge_agent.releases.served import agent_of, read_agent, store_of
@@ -171,8 +167,6 @@ def mandates(
     ] = False,
 ) -> None:
     """Print the mandates on this device: which operator signed which training, until when, and which have ended."""
-    import msgspec
-
     from edge_agent.mandate_view import correct_clock, describe_place, place_of, read_mandates
 
     place = place_of(file, {"name": name, "fleet": fleet, "store": store})
@@ -222,22 +216,10 @@ def agent() -> None:
 
 
 @app.command()
+@takes_agent_flags
 def run(
+    flags: dict[str, Any],
     file: options.File = None,
-    name: options.Name = None,
-    fleet: options.Fleet = None,
-    broker: options.Broker = None,
-    username: options.Username = None,
-    password_file: options.PasswordFile = None,
-    data: options.Data = None,
-    label: options.Label = None,
-    header: options.Header = None,
-    scale: options.Scale = None,
-    target: options.Target = None,
-    ignore: options.Ignore = None,
-    time: options.Time = None,
-    series: options.Series = None,
-    store: options.Store = None,
     threads: Annotated[
         int | None, typer.Option(help="Number of training threads.", show_default="one per core")
     ] = None,
@@ -266,12 +248,7 @@ def run(
     verbose: options.Verbose = False,
 ) -> None:
     """Run the agent: train visits for the edge servers of a fleet until the process is stopped."""
-    flags = {
-        "name": name,
-        "fleet": fleet,
-        "broker": broker_flags(broker, username, password_file),
-        "data": data_flags(data, label, header, scale, target, ignore, time, series),
-        "store": store,
+    flags |= {
         "threads": threads,
         "edges": edge or None,
         "objectives": objective or None,

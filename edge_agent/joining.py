@@ -66,7 +66,8 @@ def join(
     while True:
         answer = _retry(lambda: client.join(token, authority, identity, name, about_this_machine()), notify)
         if isinstance(answer, Welcome):
-            break
+            identity.install(answer.certificate, answer.authorities)
+            return answer, Membership(name=answer.name, host=token.host, port=token.port, stamp=FIRST_STAMP)
         if not reported:
             key = identity.node_key().public[:12]
             notify(
@@ -74,9 +75,6 @@ def join(
             )
             reported = True
         _wait(answer, deadline)
-    identity.install(answer.certificate, answer.authorities)
-    joined = Membership(name=answer.name, host=token.host, port=token.port, stamp=FIRST_STAMP)
-    return answer, joined
 
 
 def write_settings(
@@ -145,26 +143,26 @@ def _retry(ask: Callable[[], _T], notify: Callable[[str], None]) -> _T:
 def check_certificate(identity: NodeIdentity) -> RenewalStatus:
     """Check the certificate: renew it if that is due, or request a new one if it has expired."""
     try:
+        return _renewed_if_due(identity)
+    except client.JoinRefused as error:
+        return RenewalStatus(DAY if error.final else HOUR, f"the door refused: {error}", warn=True)
+    except (SojournError, OSError) as error:  # one of the device's own files may be missing, too
+        return RenewalStatus(HOUR, str(error), warn=True)
+
+
+def _renewed_if_due(identity: NodeIdentity) -> RenewalStatus:
+    try:
         valid = client.check(identity)
         if not valid.due:
             return RenewalStatus(min(max(valid.again, MINUTE), DAY))
         client.renew(identity)
-        return RenewalStatus(MINUTE, "the certificate was renewed")
     except client.CertificateRefused:
         return _come_back(identity)
-    except client.JoinRefused as error:
-        return RenewalStatus(DAY if error.final else HOUR, f"the door refused: {error}", warn=True)
-    except (SojournError, OSError) as error:  # one of the device's own files may be missing, too
-        return RenewalStatus(HOUR, str(error), warn=True)
+    return RenewalStatus(MINUTE, "the certificate was renewed")
 
 
 def _come_back(identity: NodeIdentity) -> RenewalStatus:
-    try:
-        waiting = client.come_back(identity, about_this_machine())
-    except client.JoinRefused as error:
-        return RenewalStatus(DAY if error.final else HOUR, f"the door refused: {error}", warn=True)
-    except (SojournError, OSError) as error:  # one of the device's own files may be missing, too
-        return RenewalStatus(HOUR, str(error), warn=True)
+    waiting = client.come_back(identity, about_this_machine())
     if waiting is None:
         return RenewalStatus(MINUTE, "joined again, with a new certificate")
     text = f"the certificate has expired: waiting for `sojourn fleet accept {waiting.name}`"

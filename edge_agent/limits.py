@@ -215,12 +215,9 @@ class Limits:
     @property
     def idle(self) -> bool:
         """Whether no limit needs to be checked during training."""
-        watched = {
-            name: getattr(LimitSettings(), name)
-            for name in LimitSettings.__struct_fields__
-            if name not in _WITHOUT_READINGS
-        }
-        return all(getattr(self.settings, name) == default for name, default in watched.items())
+        default = LimitSettings()
+        watched = [name for name in LimitSettings.__struct_fields__ if name not in _WITHOUT_READINGS]
+        return all(getattr(self.settings, name) == getattr(default, name) for name in watched)
 
     def objection(self) -> Refusal | None:
         """Return why this device declines visits now; None if it accepts them."""

@@ -36,9 +36,9 @@ def temperature(root: Path, zones: tuple[str, ...] = ()) -> float | None:
     """Return the temperature of the hottest zone in degrees Celsius."""
     degrees: list[float] = []
     for zone in sorted((root / "sys/class/thermal").glob("thermal_zone*")):
-        kind = _text(zone / "type")
+        kind = system_text(zone / "type")
         counts = kind in zones if zones else kind.lower() not in _FROZEN_ZONES
-        value = _number(_text(zone / "temp"))
+        value = _number(system_text(zone / "temp"))
         if counts and value is not None and _COLDEST <= value / 1000 <= _HOTTEST:
             degrees.append(value / 1000)
     return max(degrees, default=None)
@@ -73,14 +73,14 @@ def charge(root: Path) -> int | None:
     """Return the charge in percent of the fullest battery; None on mains or without a battery."""
     charges: list[int] = []
     for supply in sorted((root / "sys/class/power_supply").glob("*")):
-        kind, scope = _text(supply / "type"), _text(supply / "scope")
+        kind, scope = system_text(supply / "type"), system_text(supply / "scope")
         if kind != "Battery":
-            if _text(supply / "online") == "1":
+            if system_text(supply / "online") == "1":
                 return None
         elif scope != "Device":  # such a battery is in a peripheral, for example a mouse
-            if _text(supply / "status") in ("Charging", "Full", "Not charging"):
+            if system_text(supply / "status") in ("Charging", "Full", "Not charging"):
                 return None
-            value = _number(_text(supply / "capacity"))
+            value = _number(system_text(supply / "capacity"))
             if value is not None:
                 charges.append(value)
     return max(charges, default=None)
@@ -88,13 +88,13 @@ def charge(root: Path) -> int | None:
 
 def resident(pid: int) -> float | None:
     """Return the resident megabytes of a local process; always from /proc itself, where local process ids are valid."""
-    fields = _text(Path(f"/proc/{pid}/statm")).split()
+    fields = system_text(Path(f"/proc/{pid}/statm")).split()
     return int(fields[1]) * _PAGE / _MB if len(fields) > 1 else None
 
 
 def peak_resident() -> float | None:
     """Return this process's peak resident megabytes. Not `ru_maxrss`, which includes the parent's."""
-    for line in _text(Path("/proc/self/status")).splitlines():
+    for line in system_text(Path("/proc/self/status")).splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     return None
@@ -103,7 +103,7 @@ def peak_resident() -> float | None:
 def _meminfo(root: Path) -> dict[str, float]:
     """Return the megabytes of each kind of memory, by the kernel's names."""
     found: dict[str, float] = {}
-    for line in _text(root / "proc/meminfo").splitlines():
+    for line in system_text(root / "proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
         value = _number(rest.split()[0]) if rest.split() else None
         if value is not None:
@@ -112,7 +112,7 @@ def _meminfo(root: Path) -> dict[str, float]:
 
 
 def _routes4(root: Path) -> list[tuple[int, str]]:
-    rows = [line.split() for line in _text(root / "proc/net/route").splitlines()[1:]]
+    rows = [line.split() for line in system_text(root / "proc/net/route").splitlines()[1:]]
     return [
         (int(row[6]), row[0])
         for row in rows
@@ -121,7 +121,7 @@ def _routes4(root: Path) -> list[tuple[int, str]]:
 
 
 def _routes6(root: Path) -> list[tuple[int, str]]:
-    rows = [line.split() for line in _text(root / "proc/net/ipv6_route").splitlines()]
+    rows = [line.split() for line in system_text(root / "proc/net/ipv6_route").splitlines()]
     return [
         (int(row[5], 16), row[9])
         for row in rows
@@ -141,7 +141,7 @@ def _number(text: str) -> int | None:
         return None
 
 
-def _text(path: Path) -> str:
+def system_text(path: Path) -> str:
     """Return the content of a system file; empty if it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()

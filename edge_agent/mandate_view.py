@@ -41,25 +41,25 @@ class AgentPlace:
 
 
 class MandateLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One mandate as it is printed for the owner."""
+    """One mandate as it is printed for the owner; without a readable mandate, its terms are empty."""
 
     job: str
     state: str
     serial: int
     by: str
-    operator: str
-    purpose: str
-    model: str
-    kit: str
-    classes: str
-    tasks: tuple[str, ...]
-    leaves: str
-    sites: tuple[str, ...]
-    issued: str
+    operator: str = ""
+    purpose: str = ""
+    model: str = ""
+    kit: str = ""
+    classes: str = ""
+    tasks: tuple[str, ...] = ()
+    leaves: str = ""
+    sites: tuple[str, ...] = ()
+    issued: str = ""
     until: str
     given: int
-    visits: int
-    rounds: int
+    visits: int = 0
+    rounds: int = 0
 
 
 def place_of(file: str | None, flags: dict[str, Any]) -> AgentPlace:
@@ -123,28 +123,27 @@ def _state(folder: Path) -> AgentState:
 
 
 def _line(job: str, held: HeldMandate, now: float) -> MandateLine:
-    mandate = held.signed.read() if held.signed else None
     over = f"ended {_date(held.ended_at)}: {held.ended}" if held.ended else ""
     if not over and held.until <= now:
         over = "expired"
-    return MandateLine(
-        job=job,
-        state=over or "in force",
-        serial=held.serial,
-        by=held.by,
-        operator=mandate.operator if mandate else "",
-        purpose=mandate.purpose if mandate else "",
-        model=mandate.model if mandate else "",
-        kit=mandate.kit.hex() if mandate else "",
-        classes=_classes(mandate) if mandate else "",
-        tasks=tuple(map(describe_task, mandate.tasks)) if mandate else (),
-        leaves=_leaves(mandate) if mandate else "",
-        sites=mandate.sites if mandate else (),
-        issued=_date(mandate.issued) if mandate else "",
-        until=_date(held.until),
-        given=held.visits,
-        visits=mandate.visits if mandate else 0,
-        rounds=mandate.rounds if mandate else 0,
+    state, until = over or "in force", _date(held.until)
+    line = MandateLine(job=job, state=state, serial=held.serial, by=held.by, until=until, given=held.visits)
+    mandate = held.signed.read() if held.signed else None
+    if mandate is None:
+        return line
+    return msgspec.structs.replace(
+        line,
+        operator=mandate.operator,
+        purpose=mandate.purpose,
+        model=mandate.model,
+        kit=mandate.kit.hex(),
+        classes=_classes(mandate),
+        tasks=tuple(map(describe_task, mandate.tasks)),
+        leaves=_leaves(mandate),
+        sites=mandate.sites,
+        issued=_date(mandate.issued),
+        visits=mandate.visits,
+        rounds=mandate.rounds,
     )
 
 

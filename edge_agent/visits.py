@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_agent.limits import memory_needed, remembers, unsupported
-from edge_agent.mandates import Mandates
 from edge_agent.records import (
     RESULTS_KEPT,
     HeldVisit,
@@ -41,6 +40,7 @@ from sojourn.protocol.topics import Address
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edge_agent.mandates import Mandates
     from edge_agent.records import AgentState, Key
     from edge_agent.training.messages import Trained
     from sojourn.node.machine import Effect, WorkFailed, WorkProgress
@@ -72,15 +72,6 @@ _OUTCOMES = {
 """The outcome counted for each final event; declined visits are counted by `_decline`."""
 
 
-def _unsigned(_order: Visit, _answer: Visited) -> None:
-    """Return no signature: for a device without a key."""
-    return
-
-
-def _unlimited(_needed: int) -> None:
-    """Allow any amount of memory."""
-
-
 @dataclass
 class VisitMachine:
     """The visits of a device: at most one that is active, and results that wait for a reply."""
@@ -88,9 +79,9 @@ class VisitMachine:
     state: AgentState
     offer: Offer
     objection: Objection
-    mandates: Mandates = field(default_factory=Mandates)
-    room: Room = _unlimited
-    sign: Sign = _unsigned
+    mandates: Mandates
+    room: Room
+    sign: Sign
     active: ActiveVisit | None = None
     _outbox: Outbox = field(default_factory=Outbox)
     _declined: Declined | None = None
@@ -217,9 +208,9 @@ class VisitMachine:
 
     def train_if_unblocked(self, now: float) -> list[Effect]:
         """Train the fetched visit as soon as the memory of its job's objective is final."""
-        active = self.active
-        if active is None or active.state != DeviceVisitState.WAITING:
+        if not self.waits:
             return []
+        active = self._active()
         effects: list[Effect] = []
         for key in self.state.unanswered(active.order.id.job) if remembers(active.order.task) else ():
             if now < active.timeout:

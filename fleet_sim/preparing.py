@@ -86,7 +86,7 @@ def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bo
     job = simulation.read()
     size = InputSpec(job.data.input, job.data.dtype) if job.data.input else None
     data = load(simulation.fleet.data, how=job.data.files, wanted=size, task=job.task, data=job.data)
-    for text in (*data.odd, *(f"skipped: {text}" for text in data.skipped)):
+    for text in (*data.warnings, *(f"skipped: {text}" for text in data.skipped)):
         log.warning("%s: %s", data.name, text)
     parts = split(simulation.split, data, simulation.fleet.devices, job.seed)
     rows = dict(zip(simulation.fleet.names, parts, strict=True))

@@ -21,7 +21,7 @@ from coordinator.results.visit_totals import describe_losses, names, write_talli
 from coordinator.tracking.run_stores import TrackingSettings
 from fleet_sim.engines.untrained import UntrainedGraphs
 from fleet_sim.preparing import SimulatedDevices, custom_objectives, prepare_training
-from fleet_sim.settings import Simulation, read_simulation, read_simulation_file
+from fleet_sim.settings import Simulation, read_simulation, read_simulation_file, without_none
 from fleet_sim.simulation_result import Simulated
 from fleet_sim.tracking import TrackedSimulation
 from fleet_sim.world import checkpoint
@@ -155,7 +155,7 @@ class SimulationRun:
             stores=before.stores,
             make=Graphs if self._train else UntrainedGraphs,
             notify=self._notify,
-            handing=settings.transfers == "computed",
+            direct=settings.transfers == "computed",
             objectives=self._objectives,
         )
         follow(fleet, availability, settings.names, seed)
@@ -288,12 +288,9 @@ def simulate(
     """Run a simulation to its end, as `sojourn simulate` does.
 
     settings: the path of a job file, its text, its tables as a dict, or the result of `read_simulation`. folder: where
-    to
-    write results; by default a new folder below `simulations`. resume: continue the simulation in the folder. watch:
-    receives
-    the iterator of the job's progress and returns its last item. Raise JobError if the job fails; its results so far
-    are
-    in the folder.
+    to write results; by default a new folder below `simulations`. resume: continue the simulation in the folder. watch:
+    receives the iterator of the job's progress and returns its last item. Raise JobError if the job fails; its results
+    so far are in the folder.
     """
     simulation = settings if isinstance(settings, Simulation) else _read(settings)
     if folder is None and resume:
@@ -301,7 +298,7 @@ def simulate(
     path = free(HOME / simulation.job["name"]) if folder is None else Path(folder)
     running = SimulationRun(simulation, path, resume=resume)
     try:
-        course = watch(running.courses()) if watch else _last(running.courses())
+        course = watch(running.courses()) if watch else last_course(running.courses())
         running.finish(course)
     finally:
         running.close()
@@ -319,14 +316,7 @@ def _read(settings: str | Path | Mapping[str, Any]) -> Simulation:
         return read_simulation_file(Path(settings))
     if isinstance(settings, str):
         return read_simulation(settings, "the text")
-    return read_simulation(dumps(msgspec.to_builtins(_without_none(settings), enc_hook=_as_toml)), "the dict")
-
-
-def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table without None values: TOML has no null."""
-    return {
-        key: _without_none(each) if isinstance(each, dict) else each for key, each in table.items() if each is not None
-    }
+    return read_simulation(dumps(msgspec.to_builtins(without_none(settings), enc_hook=_as_toml)), "the dict")
 
 
 def _as_toml(value: Any) -> Any:
@@ -338,7 +328,8 @@ def _as_toml(value: Any) -> Any:
     raise ConfigError(f"the dict: a job file cannot contain {value!r}, a {type(value).__name__}")
 
 
-def _last(courses: Iterator[JobProgress]) -> JobProgress:
+def last_course(courses: Iterator[JobProgress]) -> JobProgress:
+    """Run a job to its end, and return its last progress."""
     course = next(courses)
     for course in courses:  # noqa: B007  # only the last counts
         pass

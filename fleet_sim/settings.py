@@ -113,7 +113,7 @@ class Simulation(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Return a file that reproduces this simulation, with every setting, including defaults."""
         job = self.read()
-        everything = {**_without_none(msgspec.to_builtins(job)), **msgspec.to_builtins(job.parts())}
+        everything = {**without_none(msgspec.to_builtins(job)), **msgspec.to_builtins(job.parts())}
         del everything["data"]["test"]
         if "devices" not in self.job.get("fleet", {}):
             del everything["fleet"]["devices"]  # the number of simulated devices
@@ -123,7 +123,7 @@ class Simulation(msgspec.Struct, frozen=True):
             "availability": self.availability,
             "tracking": self.tracking,
         }
-        everything |= {name: _without_none(msgspec.to_builtins(table)) for name, table in tables.items()}
+        everything |= {name: without_none(msgspec.to_builtins(table)) for name, table in tables.items()}
         return dumps({key: value for key, value in everything.items() if value != {}})
 
     def job_text(self, test: Path | str) -> str:
@@ -136,9 +136,7 @@ class Simulation(msgspec.Struct, frozen=True):
     def read(self) -> JobSettings:
         """Parse the settings of the simulated job."""
         job = read_job(self.job_text("digits"), "the simulation")
-        data = validated(
-            {**_without_none(msgspec.to_builtins(job.data)), **self.job.get("data", {})}, JobData, "[data]"
-        )
+        data = validated({**without_none(msgspec.to_builtins(job.data)), **self.job.get("data", {})}, JobData, "[data]")
         return msgspec.structs.replace(job, data=data)
 
 
@@ -250,10 +248,10 @@ def read_simulation_file(file: Path, changes: dict[str, Any] | None = None, *, p
     return read_simulation(text, str(file), changes, planned=planned)
 
 
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+def without_none(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table without None values: TOML has no null."""
     return {
-        key: _without_none(value) if isinstance(value, dict) else value
+        key: without_none(value) if isinstance(value, dict) else value
         for key, value in table.items()
         if value is not None
     }

@@ -28,7 +28,7 @@ from sojourn.errors import UserError
 from sojourn.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from fleet_web.security.exposure import Exposure
     from fleet_web.sources.live_source import LiveSource
@@ -92,8 +92,7 @@ def _reachability(source: Source) -> None:
         if not reach.here:
             since = f" since {moment(reach.since)}" if reach.since else ""
             text = f"The coordinator cannot be reached{since}: {reach.why}. The page shows the last known state."
-        if banner.text != text:
-            banner.text = text
+        banner.text = text
 
     look()
     ui.timer(0.5, look)
@@ -108,18 +107,16 @@ def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) 
     logins = Logins(exposure.login_file) if exposure.login_file else None
     acting = live if exposure.operate else None
     # Operators must authenticate: without logins, they need a link that is printed only to this terminal.
-    link = secrets.token_urlsafe(24) if acting and logins is None else ""
-    sessions = Sessions() if logins or link else None
+    token = secrets.token_urlsafe(24) if acting and logins is None else ""
+    sessions = Sessions() if logins or token else None
     if sessions:
-        LoginPage(sessions, exposure, logins, link).add_to(app)
-    _device_pages(sources, operate=acting is not None)
-    _job_pages(sources, acting)
-    _release_pages(sources, acting)
+        LoginPage(sessions, exposure, logins, token).add_to(app)
+    _add_pages(sources, acting)
     ui.run_with(
         app, title="Sojourn", favicon="🧭", dark=None, language="en-US", tailwind=False, show_welcome_message=False,
         binding_refresh_interval=None, reconnect_timeout=30.0,
     )  # fmt: skip
-    return Guard(app, exposure=exposure, sessions=sessions), f"/enter?token={link}" if link else "/"
+    return Guard(app, exposure=exposure, sessions=sessions), f"/enter?token={token}" if token else "/"
 
 
 def _named(sources: Sources, name: str | None) -> Source:
@@ -130,65 +127,42 @@ def _named(sources: Sources, name: str | None) -> Source:
         raise HTTPException(404, str(error)) from error
 
 
-def _device_pages(sources: Sources, *, operate: bool) -> None:
+def _add_pages(sources: Sources, acting: LiveSource | None) -> None:
+    """Add the routes of all pages; those of a job and of a model line have actions if `acting` is their source."""
+
+    def add(title: str, tab: str, show: Callable[[Source], Awaitable[None]]) -> None:
+        @ui.page(f"/{tab}")
+        async def page(of: str | None = None) -> None:
+            source = _named(sources, of)
+            with frame(title, tab, source, operate=acting is not None):
+                await show(source)
+
+    def add_named(kind: str, tab: str, show: Callable[[Source, str], Awaitable[None]]) -> None:
+        @ui.page(f"/{kind}/{{name}}")
+        async def page(name: str, of: str | None = None) -> None:
+            source = _named(sources, of)
+            with frame(name, tab, source, operate=acting is not None):
+                await show(source, name)
+
+    async def job(source: Source, name: str) -> None:
+        await job_page(source, name)
+        if acting is not None and acting is source:
+            job_actions(acting, name)
+
+    async def release(source: Source, name: str) -> None:
+        await release_page(source, name)
+        if acting is not None and acting is source:
+            line_actions(acting, name)
+
     @ui.page("/")
     def entry() -> RedirectResponse:
         return RedirectResponse("/fleet" if sources.first.name == LIVE else "/jobs")
 
-    @ui.page("/fleet")
-    async def fleet(of: str | None = None) -> None:
-        source = _named(sources, of)
-        with frame("Fleet", "fleet", source, operate=operate):
-            await fleet_page(source)
-
-    @ui.page("/device/{name}")
-    async def device(name: str, of: str | None = None) -> None:
-        source = _named(sources, of)
-        with frame(name, "fleet", source, operate=operate):
-            await device_page(source, name)
-
-    @ui.page("/log")
-    async def log(of: str | None = None) -> None:
-        source = _named(sources, of)
-        with frame("Log", "log", source, operate=operate):
-            await log_page(source)
-
-
-def _job_pages(sources: Sources, acting: LiveSource | None) -> None:
-    operate = acting is not None
-
-    @ui.page("/jobs")
-    async def jobs(of: str | None = None) -> None:
-        with frame("Jobs", "jobs", _named(sources, of), operate=operate):
-            await jobs_page(sources)
-
-    @ui.page("/job/{name}")
-    async def job(name: str, of: str | None = None) -> None:
-        source = _named(sources, of)
-        with frame(name, "jobs", source, operate=operate):
-            await job_page(source, name)
-            if acting is source and acting is not None:
-                job_actions(acting, name)
-
-    @ui.page("/compare")
-    async def compare(of: str | None = None) -> None:
-        with frame("Compare", "compare", _named(sources, of), operate=operate):
-            await compare_page(sources)
-
-
-def _release_pages(sources: Sources, acting: LiveSource | None) -> None:
-    operate = acting is not None
-
-    @ui.page("/releases")
-    async def releases(of: str | None = None) -> None:
-        source = _named(sources, of)
-        with frame("Releases", "releases", source, operate=operate):
-            await releases_page(source)
-
-    @ui.page("/release/{name}")
-    async def release(name: str, of: str | None = None) -> None:
-        source = _named(sources, of)
-        with frame(name, "releases", source, operate=operate):
-            await release_page(source, name)
-            if acting is source and acting is not None:
-                line_actions(acting, name)
+    add("Fleet", "fleet", fleet_page)
+    add("Jobs", "jobs", lambda _source: jobs_page(sources))
+    add("Releases", "releases", releases_page)
+    add("Log", "log", log_page)
+    add("Compare", "compare", lambda _source: compare_page(sources))
+    add_named("device", "fleet", device_page)
+    add_named("job", "jobs", job)
+    add_named("release", "releases", release)

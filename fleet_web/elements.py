@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Words(TextElement):
-    """A text element with any tag: `Words("h2", "Devices")`; `.text` can be set later."""
+    """A text element with any tag: `Words("h2", "Devices")`. Setting `.text` to the current text sends nothing."""
 
     def __init__(self, tag: str, text: str = "", **attributes: Any) -> None:
         super().__init__(tag=tag, text=text)
@@ -58,8 +58,7 @@ class Pairs:
             with self._list:
                 self._texts = [_pair(word) for word in words]
         for at, (_, text) in enumerate(found):
-            if self._texts[at].text != text:
-                self._texts[at].text = text
+            self._texts[at].text = text
 
 
 def _pair(word: str) -> Words:
@@ -72,11 +71,10 @@ PAGE = 50
 _VALUE = "(event) => emit(event.target.value)"
 
 
-def search(label: str, changed: Changed, value: str = "") -> None:
-    """Return a search field that reports its text after a short delay."""
-    with Words("label", f"{label} ").classes("control"):
+def search_field(changed: Changed) -> None:
+    """Add a search field that reports its text after a short delay."""
+    with Words("label", "Search ").classes("control"):
         field = Element("input").props('type="search" autocomplete="off" maxlength="200"')
-        field.props["value"] = value
         field.on(
             "input", lambda event: changed(str(event.args)[:200]), js_handler=_VALUE, throttle=0.2, leading_events=False
         )
@@ -85,9 +83,9 @@ def search(label: str, changed: Changed, value: str = "") -> None:
 class Dropdown:
     """A drop-down list; its options can be changed later."""
 
-    def __init__(self, label: str, options: Sequence[tuple[str, str]], changed: Changed, value: str = "") -> None:
+    def __init__(self, label: str, options: Sequence[tuple[str, str]], changed: Changed) -> None:
         self._options: list[tuple[str, str]] = []
-        self._value = value
+        self._value = ""
         with Words("label", f"{label} ").classes("control"):
             self._select = Element("select")
         self._select.on("change", lambda event: self._chosen(str(event.args), changed), js_handler=_VALUE)
@@ -114,8 +112,8 @@ class Dropdown:
 class Pager:
     """Selects the visible page of a long list."""
 
-    def __init__(self, turned: Callable[[], Any], size: int = PAGE) -> None:
-        self._turned, self._size = turned, size
+    def __init__(self, turned: Callable[[], Any]) -> None:
+        self._turned = turned
         self.page = 0
         with ui.element("nav").classes("pager").props('aria-label="Pages of the list"'):
             self._before = self._button("Previous", -1)
@@ -131,13 +129,11 @@ class Pager:
 
     def cut(self, items: Sequence[Any]) -> Sequence[Any]:
         """Return the visible part of the list."""
-        last = max(0, (len(items) - 1) // self._size)
+        last = max(0, (len(items) - 1) // PAGE)
         self.page = min(self.page, last)
-        first = self.page * self._size
-        shown = items[first : first + self._size]
-        text = f"{first + 1:,} to {first + len(shown):,} of {len(items):,}" if items else ""
-        if self._text.text != text:
-            self._text.text = text
+        first = self.page * PAGE
+        shown = items[first : first + PAGE]
+        self._text.text = f"{first + 1:,} to {first + len(shown):,} of {len(items):,}" if items else ""
         for button, off in ((self._before, self.page == 0), (self._next, self.page == last)):
             if button.props.get("disabled", False) != off:
                 button.props["disabled"] = off
@@ -146,7 +142,7 @@ class Pager:
 
 
 def number_field(label: str, changed: Callable[[int], Any]) -> None:
-    """Return a field for a positive number; other input is ignored."""
+    """Add a field for a positive number; other input is ignored."""
     with Words("label", f"{label} ").classes("control"):
         field = Element("input").props('type="number" min="1" max="1000000" step="1"')
 

@@ -131,7 +131,7 @@ def _steer(source: Acting, line: str, action: Literal["pause", "resume", "rollba
 
 
 def _section() -> ui.element:
-    section = ui.element("section").props('aria-label="Acts"').classes("acts")
+    section = ui.element("section").props('aria-label="Actions"')
     with section:
-        Words("h2", "Acts")
+        Words("h2", "Actions")
     return section

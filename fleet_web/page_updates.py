@@ -51,17 +51,12 @@ def follow(
         except LinkError:  # the banner already reports this, and updates continue after reconnecting
             return
         except SojournError as caught:
-            _set(error, clean_lines(str(caught)))
+            error.text = clean_lines(str(caught))
         else:
-            _set(error, "")
+            error.text = ""
         looked = marks, now
 
     ui.timer(pause, look)
-
-
-def _set(words: Words, text: str) -> None:
-    if words.text != text:
-        words.text = text
 
 
 STYLE = Path(__file__).with_name("pictures.css")

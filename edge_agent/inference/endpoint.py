@@ -209,7 +209,8 @@ class Conversation(LocalRequestHandler):
 
     def _answer(self, find: Any) -> None:
         try:
-            self._check_sender()
+            if why := self.rejection_reason():
+                raise RefusedRequest(HTTPStatus.FORBIDDEN, why)
             self._send(HTTPStatus.OK, find())
         except RefusedRequest as refusal:
             self._drain()
@@ -220,10 +221,6 @@ class Conversation(LocalRequestHandler):
             self._send(HTTPStatus.BAD_REQUEST, {"error": str(error)})
         except (SojournError, MemoryError) as error:
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error) or "not enough memory"})
-
-    def _check_sender(self) -> None:
-        if why := self.rejection_reason():
-            raise RefusedRequest(HTTPStatus.FORBIDDEN, why)
 
     def _describe(self) -> Any:
         if self.path == "/":

@@ -166,7 +166,7 @@ class Model:
         self._next_failure = self._next_report = 0.0
         try:
             self._look()
-            self._now()
+            self._in_use()
         except SojournError:
             self._sender.close()
             raise
@@ -176,17 +176,17 @@ class Model:
     @property
     def version(self) -> int:
         """The version in use."""
-        return self._now().served.version
+        return self._in_use().served.version
 
     @property
     def card(self) -> Card:
         """The model card of the version in use."""
-        return self._now().predictor.card
+        return self._in_use().predictor.card
 
     @property
     def threshold(self) -> float:
         """The anomaly threshold on this device; infinite for a release without anomaly scores."""
-        return self._now().threshold
+        return self._in_use().threshold
 
     def predict(self, x: object) -> NDArray[np.float32]:
         """Return the raw output for one sample, or a row for each sample of a batch: logits, or the task's values."""
@@ -223,7 +223,7 @@ class Model:
 
     def report_error(self, text: str = "") -> None:
         """Report an error of the release in use; errors count against its rollout."""
-        self._error(self._now(), text)
+        self._error(self._in_use(), text)
 
     def close(self) -> None:
         """Report the remaining counts, and end the background thread."""
@@ -245,7 +245,7 @@ class Model:
 
     def _run(self, x: object, kind: Kind | None = None) -> tuple[Serving, BatchOutput, bool]:
         """Predict with the release in use; raise DataError if it is not for tasks of this kind."""
-        serving = self._serving or self._now()
+        serving = self._serving or self._in_use()
         learned = serving.predictor.card.learns.kind
         if kind is not None and learned != kind:
             raise DataError(
@@ -259,7 +259,7 @@ class Model:
             raise
         return serving, answer, one
 
-    def _now(self) -> Serving:
+    def _in_use(self) -> Serving:
         serving = self._serving
         if serving is None:
             raise no_release(self._line, self._folder.path)

@@ -12,8 +12,8 @@ import msgspec
 
 from edge_agent.releases.folder import ReleaseFolder, ServedFiles, Threshold, lines
 from edge_agent.releases.orders import Install, Installed, Withdraw, Withdrawn
-from edge_agent.training.child import FOLDER, emptied
 from edge_agent.training.data_watch import mark_of
+from edge_agent.training.process import FOLDER, emptied
 from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, ModelError
 from sojourn.processes import Child

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,11 @@ from edge_agent.settings import AgentSettings
 from edge_agent.setup.connection_checks import refusal_of
 from sojourn import settings
 from sojourn.errors import ConfigError, SojournError
-from sojourn.settings import broker_flags, validated
+from sojourn.settings import validated
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sojourn.protocol.data_summary import DataSurvey
 
 HEAT = {"throttle_at": 70.0, "stop_at": 80.0}
@@ -22,74 +23,33 @@ HEAT = {"throttle_at": 70.0, "stop_at": 80.0}
 ROOM = {"free_memory": 64, "free_disk": 256}
 
 
-@dataclass(frozen=True)
-class InitAnswers:
-    """The answers of the user; None means the default."""
-
-    name: str
-    data: str
-    label: str | None = None
-    header: bool | None = None
-    scale: str | None = None
-    targets: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    time: str | None = None
-    series: str | None = None
-    fleet: str = "sojourn"
-    broker: str = "localhost"
-    username: str | None = None
-    password_file: str | None = None
-    ca_file: str | None = None
-    store: str | None = None
-    threads: int | None = None
-    memory: int | None = None
-    cpu_share: float | None = None
-    hours: tuple[str, ...] = ()
-    metered: tuple[str, ...] = ()
-    battery: int | None = None
-    release_key: str | None = None
-
-
 def own_name() -> str:
     """Return a device name from the host name, with a dash in place of invalid characters."""
     return re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[:63] or "device"
 
 
-def table_of(answers: InitAnswers) -> dict[str, Any]:
-    """Return the content of the settings file: the given answers, and limits for a small board."""
-    broker = broker_flags(answers.broker, answers.username, _absolute(answers.password_file))
-    if answers.ca_file:
-        broker["tls"] = {"ca_file": _absolute(answers.ca_file)}
-    limits: dict[str, Any] = {
-        **HEAT,
-        **ROOM,
-        "memory": answers.memory,
-        "cpu_share": answers.cpu_share,
-        "hours": list(answers.hours),
-        "metered_interfaces": list(answers.metered),
-        "battery": answers.battery,
-    }
+def table_of(
+    flags: dict[str, Any],
+    limits: Mapping[str, Any],
+    *,
+    threads: int | None = None,
+    ca_file: str | None = None,
+    release_key: str | None = None,
+) -> dict[str, Any]:
+    """Return the content of the settings file: the given flags with absolute paths, and limits for a small board."""
+    data, broker = flags["data"], flags["broker"]
     table = {
-        "name": answers.name,
-        "fleet": answers.fleet,
-        "store": _absolute(answers.store),
-        "threads": answers.threads,
-        "data": _given(
-            {
-                "path": _absolute(answers.data),
-                "label": answers.label,
-                "header": answers.header,
-                "scale": answers.scale,
-                "targets": list(answers.targets),
-                "ignore": list(answers.ignore),
-                "time": answers.time,
-                "series": answers.series,
-            }
-        ),
-        "broker": _given(broker),
-        "limits": _given(limits),
-        "release": _given({"key_file": _absolute(answers.release_key)}) or None,
+        "name": flags["name"],
+        "fleet": flags["fleet"],
+        "store": _absolute(flags["store"]),
+        "threads": threads,
+        "data": _given({**data, "path": _absolute(data["path"])}),
+        "broker": _given({**broker, "password_file": _absolute(broker["password_file"])}),
+        "limits": _given({**HEAT, **ROOM, **limits}),
+        "release": _given({"key_file": _absolute(release_key)}) or None,
     }
+    if ca_file:
+        table["broker"]["tls"] = {"ca_file": _absolute(ca_file)}
     return _given(table)
 
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sojourn import options
+from sojourn.errors import ConfigError
+from sojourn.settings import broker_flags, broker_table, data_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _COLOURS = {"ok": "green", "warning": "yellow", "fails": "red"}
 
 
-def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The settings file to write.")] = Path("agent.toml"),
+def agent_flags(
     name: options.Name = None,
     fleet: options.Fleet = None,
     broker: options.Broker = None,
     username: options.Username = None,
     password_file: options.PasswordFile = None,
-    ca_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The broker's CA certificate; enables TLS.")
-    ] = None,
     data: options.Data = None,
     label: options.Label = None,
     header: options.Header = None,
@@ -32,6 +35,39 @@ def init(
     time: options.Time = None,
     series: options.Series = None,
     store: options.Store = None,
+) -> dict[str, Any]:
+    """Return the settings that these options set, as the tables of an agent's settings file."""
+    return {
+        "name": name,
+        "fleet": fleet,
+        "broker": broker_flags(broker, username, password_file),
+        "data": data_flags(data, label, header, scale, target, ignore, time, series),
+        "store": store,
+    }
+
+
+_AGENT_OPTIONS = tuple(inspect.signature(agent_flags, eval_str=True).parameters.values())
+
+
+def takes_agent_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that override an agent's settings file to a command; its first parameter is their table."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    def run(**given: Any) -> None:
+        command(agent_flags(**{each.name: given.pop(each.name) for each in _AGENT_OPTIONS}), **given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature([*_AGENT_OPTIONS, *own])  # type: ignore[attr-defined]
+    return run
+
+
+@takes_agent_flags
+def init(
+    flags: dict[str, Any],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The settings file to write.")] = Path("agent.toml"),
+    ca_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The broker's CA certificate; enables TLS.")
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Number of training threads.", show_default="one per core")
     ] = None,
@@ -58,46 +94,28 @@ def init(
 ) -> None:
     """Ask for the settings of an agent, check them, and write the settings file."""
     from edge_agent.setup import agent_file
-    from sojourn.errors import ConfigError
 
     if file.exists() and not force:  # checked before any question
         raise ConfigError(f"{file} exists already: name another file, or give --force to replace it")
 
-    def ask(question: str, given: str | None, default: str | None, flag: str) -> str:
-        if given is not None:
-            return given
-        if not yes:
-            return str(typer.prompt(question, default=default, err=True))
-        if default is None:
-            raise ConfigError(f"{flag} is required with --yes")
-        return default
-
-    answers = agent_file.InitAnswers(
-        name=ask("This device's name (a-z, 0-9, -)", name, agent_file.own_name(), "--name"),
-        fleet=ask("The fleet's name", fleet, "sojourn", "--fleet"),
-        broker=ask("The broker, host or host:port", broker, "localhost", "--broker"),
-        ca_file=ask("The broker's CA file, for TLS (empty: no TLS)", ca_file, "", "--ca-file") or None,
-        password_file=ask("The file with the broker's password (empty: none)", password_file, "", "--password-file")
-        or None,
-        data=ask("The data: an NPZ, CSV or text file, or a folder of images", data, None, "--data"),
-        label=label,
-        header=header,
-        scale=scale,
-        targets=tuple(target or ()),
-        ignore=tuple(ignore or ()),
-        time=time,
-        series=series,
-        username=username,
-        store=store,
-        threads=threads,
-        memory=memory,
-        cpu_share=cpu_share,
-        hours=tuple(hours or ()),
-        metered=tuple(metered or ()),
-        battery=battery,
-        release_key=release_key,
+    ask, broker, data = partial(_ask, yes=yes), flags["broker"], flags["data"]
+    flags["name"] = ask("This device's name (a-z, 0-9, -)", flags["name"], agent_file.own_name(), "--name")
+    flags["fleet"] = ask("The fleet's name", flags["fleet"], "sojourn", "--fleet")
+    if "host" not in broker:
+        broker |= broker_table(ask("The broker, host or host:port", None, "localhost", "--broker"))
+    ca_file = ask("The broker's CA file, for TLS (empty: no TLS)", ca_file, "", "--ca-file")
+    broker["password_file"] = ask(
+        "The file with the broker's password (empty: none)", broker["password_file"], "", "--password-file"
     )
-    table = agent_file.table_of(answers)
+    data["path"] = ask("The data: an NPZ, CSV or text file, or a folder of images", data["path"], None, "--data")
+    limits = {
+        "memory": memory,
+        "cpu_share": cpu_share,
+        "hours": hours,
+        "metered_interfaces": metered,
+        "battery": battery,
+    }
+    table = agent_file.table_of(flags, limits, threads=threads, ca_file=ca_file, release_key=release_key)
     settings, wrong = agent_file.settings_of(table), list[str]()
     if check:
         found = agent_file.found_in(settings)
@@ -113,22 +131,21 @@ def init(
     typer.echo(f"written: {file}\nnext: sojourn agent preflight {file}\nthen: sojourn agent run {file}")
 
 
+def _ask(question: str, given: str | None, default: str | None, flag: str, *, yes: bool) -> str:
+    """Return the value that was given, or the user's answer; with `yes`, the default."""
+    if given is not None:
+        return given
+    if not yes:
+        return str(typer.prompt(question, default=default, err=True))
+    if default is None:
+        raise ConfigError(f"{flag} is required with --yes")
+    return default
+
+
+@takes_agent_flags
 def preflight(
+    flags: dict[str, Any],
     file: options.File = None,
-    name: options.Name = None,
-    fleet: options.Fleet = None,
-    broker: options.Broker = None,
-    username: options.Username = None,
-    password_file: options.PasswordFile = None,
-    data: options.Data = None,
-    label: options.Label = None,
-    header: options.Header = None,
-    scale: options.Scale = None,
-    target: options.Target = None,
-    ignore: options.Ignore = None,
-    time: options.Time = None,
-    series: options.Series = None,
-    store: options.Store = None,
     job: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The job file to check against; compiled if torch is installed.")
     ] = None,
@@ -143,16 +160,9 @@ def preflight(
 
     from edge_agent.settings import AgentSettings
     from edge_agent.setup import preflight as checks
-    from sojourn.settings import broker_flags, data_flags, read_file, read_settings
+    from sojourn.settings import read_file, read_settings
     from sojourn.tables import plain_table
 
-    flags = {
-        "name": name,
-        "fleet": fleet,
-        "broker": broker_flags(broker, username, password_file),
-        "data": data_flags(data, label, header, scale, target, ignore, time, series),
-        "store": store,
-    }
     settings = read_settings(file, flags, AgentSettings)
     job_table = read_file(job, dict) if job else {}
     with TemporaryDirectory(prefix="sojourn-preflight-") as folder:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edge_agent.machine_readings import temperature
+from edge_agent.machine_readings import system_text, temperature
 from sojourn import __version__, settings
 from sojourn.errors import ConfigError, LinkError, MachineError
 from sojourn.profile import DeviceProfile, LinkProfile, Profile
@@ -82,9 +82,9 @@ def latency_to(host: str, port: int) -> float:
 
 def machine(board: Path = Path("/proc/device-tree/model"), processor: Path = Path("/proc/cpuinfo")) -> str:
     """Return the name of the board, otherwise of the processor."""
-    if named := _text(board).strip("\0\n "):
+    if named := system_text(board).strip("\0\n "):
         return named
-    facts = [line.partition(":") for line in _text(processor).splitlines()]
+    facts = [line.partition(":") for line in system_text(processor).splitlines()]
     models = [value.strip() for key, _, value in facts if key.strip().lower() == "model name"]
     return models[0] if models else platform.processor() or platform.machine()
 
@@ -128,14 +128,6 @@ def _timed(action: Callable[[], None]) -> float:
 
 def _bits(path: Path) -> int | None:
     try:
-        return int(_text(path).strip(), 16)
+        return int(system_text(path), 16)
     except ValueError:
         return None
-
-
-def _text(path: Path) -> str:
-    """Return the content of a system file; empty if it does not exist or cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -198,17 +198,15 @@ def descend(
     optimiser = begin(training)
     per_epoch = steps_of(samples, training)
     losses: list[tuple[int, float]] = []
-    reference_models: dict[str, Any] = {"reference_models": (start.copy(),)} if kit.learns.reference_models else {}
+    frozen: dict[str, Any] = {"reference_models": (start.copy(),)} if kit.learns.reference_models else {}
     if isinstance(objective, TwoStream):
-        reference_models["streams"] = Streams(objective.anchors, objective.scalars)
+        frozen["streams"] = Streams(objective.anchors, objective.scalars)
     progress(0, per_epoch * training.epochs)
     for step, index in enumerate(batches(seed, len(samples), training.batch, training.epochs)):
         x, y = samples.batch(index, kit.input.dtype)
         drawn = noise(seed, step, len(index), kit.noise)
-        batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn, **reference_models)
-        stateful = (
-            BatchWithState(prepared.graphs, w, learned, x, y, drawn, **reference_models) if kit.model.state else None
-        )
+        batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn, **frozen)
+        stateful = BatchWithState(prepared.graphs, w, learned, x, y, drawn, **frozen) if kit.model.state else None
         with np.errstate(over="ignore", invalid="ignore"):  # the gate stops a model that diverges
             loss, direction = objective.direction(learned, stateful or batch)
             optimiser.move(learned, direction)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from edge_agent.training.descent import descend, steps_of
+from edge_agent.training.descent import descend, metrics, steps_of
 from edge_agent.training.held_out import correct_predictions, parted
+from edge_agent.training.messages import Trained
 from edge_agent.training.objectives import Plain
+from edge_agent.training.visit_vectors import model_of, save_model
 from sojourn.model.scoring import BATCH
 from sojourn.model.vectors import weighted_mean
 from sojourn.randomness import derive, generator
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edge_agent.training.descent import Batches, EpochResult, Prepared, Progress
+    from edge_agent.training.messages import Train
     from edge_agent.training.objectives import Array, LossAndGrad, Objective
     from sojourn import parts
     from sojourn.parts import Elmy
     from sojourn.protocol.messages import Visit
     from sojourn.protocol.spec import ModelSpec
+    from sojourn.store.blobs import BlobStore
 
 
 # FedELMY's terms of the gradient: away from the models of the pool, and not too far from the first of them.
@@ -90,6 +94,15 @@ def _order(value: Any) -> Any:
 # - The warm-up, too, trains on the training part only; it keeps its last epoch.
 # - Among epochs of the same accuracy the earliest counts. Without a validation split the last one does.
 # - Every training in a visit has its own order, noise and optimiser state.
+
+
+def train_model_pool(work: Train, settings: Elmy, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
+    """Train a pool of models, and send its mean."""
+    visit, spec = work.visit, prepared.kit.model
+    start = model_of(visit, blobs, spec)
+    end, passed = train_pool(start, settings, prepared, visit, progress)
+    sent = {"model": save_model(blobs, start, end, visit.task, spec)}
+    return Trained(sent, len(prepared.samples), metrics(passed), None, {})
 
 
 def train_pool(

@@ -70,9 +70,10 @@ class GeneratedSteps(Graphs):
         made_by: Vector,
         weights: tuple[float, float],
         seed: int,
-        reference_models: Graphs | None = None,
+        graphs: Graphs,
     ) -> None:
-        super().__init__(kit, reference_models.threads if reference_models else 1, reference_models)
+        """`graphs` are the kit's own, whose sessions are shared."""
+        super().__init__(kit, graphs.threads, graphs)
         if weights[1] and not (kit.more and kit.more.soft):
             raise Unsupported("the kit has no training graph with soft targets")
         self._layout, self._last = GeneratorLayout.of(settings, kit), last_layer(kit)

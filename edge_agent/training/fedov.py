@@ -196,10 +196,9 @@ def train_with_outliers(
 class OutlierSteps(Graphs):
     """A kit's graphs whose training steps add outliers, with a separate random stream for each step."""
 
-    def __init__(
-        self, kit: Kit, own: OutlierGraphs, settings: Outliers, seed: int, reference_models: Graphs | None = None
-    ) -> None:
-        super().__init__(kit, reference_models.threads if reference_models else 1, reference_models)
+    def __init__(self, kit: Kit, own: OutlierGraphs, settings: Outliers, seed: int, graphs: Graphs) -> None:
+        """`graphs` are the kit's own, whose sessions are shared."""
+        super().__init__(kit, graphs.threads, graphs)
         self._own, self._settings, self._seed, self._step = own, settings, seed, 0
         self._unknown = len(kit.classes)
         self._reach = np.float32(settings.reach) * np.array(own.scale, np.float32).reshape(-1, 1, 1)

@@ -111,7 +111,7 @@ def _checked(result: int) -> int:
 # The filter lists forbidden calls, because the calls that numpy, onnxruntime and custom objectives need are not known
 # for every board. A forbidden call fails with EPERM.
 
-_SECCOMP_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
+_SET_SECCOMP, _FILTER = 22, 2
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 """Offsets in `struct seccomp_data`."""
@@ -184,10 +184,9 @@ def forbid() -> None:
     """Install the filter for this process and its children; raise OSError if the kernel cannot."""
     steps = [_Step(*step) for step in _steps(_ARCHITECTURES.get(platform.machine()))]
     program = _Program(len(steps), (_Step * len(steps))(*steps))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_SECCOMP_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0):
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
+    libc = _libc()
+    _checked(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _checked(libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0))
 
 
 def _steps(architecture: _Architecture | None) -> list[tuple[int, int, int, int]]:

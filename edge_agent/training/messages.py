@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from edge_agent.training.sandbox import SandboxReport
 from sojourn.data.source import DataSettings
 from sojourn.protocol.data_summary import DataSurvey
-from sojourn.protocol.messages import Visit
+from sojourn.protocol.messages import Visit, map_refs
 from sojourn.protocol.wire import Ref, Task, VisitReason
 
 
@@ -33,9 +35,23 @@ class Train(msgspec.Struct, frozen=True, tag="train"):
     remembered: int = 0
 
 
+_Work = TypeVar("_Work", Warm, Train, Warm | Train, Warm | Train | LookAtData)
+
+
 def name_of_work(key: str, work: Warm | Train | LookAtData) -> str:
     """Return the name of a work item for the log: that of the visit, or the key of other work."""
     return str(work.visit.id) if isinstance(work, Train) else key
+
+
+def without_inline(work: _Work) -> _Work:
+    """Return the work without inline blobs: the worker reads them from a store, so its message stays small."""
+    if isinstance(work, Train):
+        return msgspec.structs.replace(work, visit=map_refs(work.visit, _bare))
+    return msgspec.structs.replace(work, kit=_bare(work.kit)) if isinstance(work, Warm) else work
+
+
+def _bare(ref: Ref) -> Ref:
+    return msgspec.structs.replace(ref, inline=None) if ref.inline else ref
 
 
 class Warmed(msgspec.Struct, frozen=True, tag="warmed"):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+import shutil
 import signal
 import threading
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -14,25 +17,107 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_agent.limits import LimitSettings
-from edge_agent.training.child import FOLDER, TrainingChild, WorkItem
 from edge_agent.training.data_watch import FeatureFolder
-from edge_agent.training.messages import Advance, Failure, LookAtData, Success, Train, Warm, WorkerSetup
+from edge_agent.training.messages import (
+    FRAMES,
+    Advance,
+    Failure,
+    LookAtData,
+    SetPace,
+    Success,
+    Train,
+    Warm,
+    WorkerSetup,
+    WorkOrder,
+    name_of_work,
+    without_inline,
+)
 from edge_agent.training.sandbox import SandboxReport
+from sojourn import logs
+from sojourn.logs import NO_SUBJECT
 from sojourn.node.machine import WorkDone, WorkEvent, WorkFailed, WorkProgress
+from sojourn.processes import Child
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from edge_agent.limits import Limits
-    from edge_agent.training.child import Report
     from edge_agent.training.messages import Frame
     from sojourn.data.source import DataSettings
     from sojourn.protocol.wire import VisitReason
 
+    Report = Callable[[WorkEvent], None]
+
+FOLDER = "worker"
+"""The empty folder in a device's store that is the working directory of processes that run graphs."""
 IDLE_SECONDS = 5.0
 WATCH_PAUSE = 0.5
 """Seconds between two checks of the limits during work."""
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """A work item: its key, the work, and the function that receives its events."""
+
+    key: str
+    work: Warm | Train | LookAtData
+    report: Report
+
+
+class TrainingChild:
+    """A worker process and its current work."""
+
+    def __init__(self, setup: WorkerSetup, folder: Path) -> None:
+        """Start a worker in this folder."""
+        self._data = setup.data.path
+        self._data_identity = _identity(self._data)
+        self.process = Child("edge_agent.training.worker", FRAMES, log=self._log, cwd=emptied(folder))
+        self.item: WorkItem | None = None
+        self.idle_since = monotonic()
+        self.next_look = 0.0
+        self.handed_at = 0.0
+        self.has_begun = False
+        """Whether its current work has started: graphs and data are loaded."""
+        self._about = NO_SUBJECT
+        """The log subject of its current or last work, for output that is read late."""
+        self._pace = 1.0
+        self.process.send(setup)
+
+    def hand(self, item: WorkItem) -> None:
+        """Send the child its work. The message is small and the only one in the pipe, so this does not block."""
+        self.item, self.next_look = item, 0.0
+        self.handed_at, self.has_begun = monotonic(), False
+        self._about = item.work.visit.id.about() if isinstance(item.work, Train) else NO_SUBJECT
+        given = name_of_work(item.key, item.work)
+        log.log(logs.STEP, "process %d starts %s", self.process.pid, given, extra=logs.subject(self._about))
+        self.process.send(WorkOrder(item.key, without_inline(item.work)))
+
+    def begins(self) -> None:
+        """Record that its work has started."""
+        if not self.has_begun:
+            self.has_begun = True
+            log.log(
+                logs.STEP, "process %d has loaded graphs and data", self.process.pid, extra=logs.subject(self._about)
+            )
+
+    @property
+    def sees_old_data(self) -> bool:
+        """Whether the data was replaced by another file, which the sandbox does not let the child read."""
+        return _identity(self._data) != self._data_identity
+
+    def set_pace(self, share: float) -> None:
+        """Set the share of the time that the child works; 1 means without pauses."""
+        if share == self._pace:
+            return
+        if (share < 1) != (self._pace < 1):
+            text = "device is hot: training slowed" if share < 1 else "training at full speed again"
+            log.info(text, extra=logs.subject(self._about))
+        self._pace = share
+        self.process.send(SetPace(share))
+
+    def _log(self, line: str) -> None:
+        log.info("training: %s", line, extra=logs.subject(self._about))
 
 
 class TrainingProcess:
@@ -106,8 +191,7 @@ class TrainingProcess:
                 training = isinstance(child.item.work, Train)
                 child.item = WorkItem(key, child.item.work, _ignore)
                 if training:
-                    child.item, self._child = None, None
-                    child.process.kill()
+                    self._kill(child)
         self._advance()
 
     def close(self) -> None:
@@ -129,8 +213,14 @@ class TrainingProcess:
         if child is None or child.item is None or not isinstance(child.item.work, Warm):
             return
         if child.item.work.kit.digest != work.visit.kit.digest:
-            child.item, self._child = None, None
-            child.process.kill()
+            self._kill(child)
+
+    def _kill(self, child: TrainingChild) -> None:
+        """Kill a child without a report on its work; the next work item gets a new one."""
+        child.item = None
+        if self._child is child:
+            self._child = None
+        child.process.kill()
 
     def _drop(self, key: str) -> None:
         self._waiting = deque(item for item in self._waiting if item.key != key)
@@ -219,10 +309,7 @@ class TrainingProcess:
             item, left = child.item, self._time_left(child)
             if item is None or left > 0:
                 return
-            child.item = None
-            if self._child is child:
-                self._child = None
-            child.process.kill()
+            self._kill(child)
         allowed, name = self._allowance(child)
         what = "the visit took" if child.has_begun else "loading graphs and data took"
         item.report(WorkFailed(item.key, "runtime", f"{what} longer than {allowed:g} s (limits.{name})"))
@@ -251,10 +338,7 @@ class TrainingProcess:
             if refusal is None:
                 child.set_pace(pace)
                 return
-            child.item = None
-            if self._child is child:
-                self._child = None
-            child.process.kill()
+            self._kill(child)
         item.report(WorkFailed(item.key, *refusal))
         self._advance()
 
@@ -273,6 +357,21 @@ class TrainingProcess:
             if self._child is child and child.item is None and self._idle_left(child) == 0.0:
                 self._child = None
                 child.process.close_input()
+
+
+def emptied(folder: Path) -> Path:
+    """Create an empty folder to run in, so that a graph cannot refer to a file by a relative path."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _died(key: str, status: int, child: TrainingChild) -> WorkFailed:

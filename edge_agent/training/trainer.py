@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from edge_agent.training.descent import Prepared, descended, metrics
 from edge_agent.training.estimates import estimate, trains
 from edge_agent.training.features import content_of, with_features
 from edge_agent.training.fedbn import train_with_own_norms
-from edge_agent.training.fedelmy import train_pool
+from edge_agent.training.fedelmy import train_model_pool
 from edge_agent.training.fedgen import train_generated
 from edge_agent.training.fedov import train_with_outliers
 from edge_agent.training.ma_echo import train_echo
@@ -44,7 +44,6 @@ from sojourn.parts.two_stream import OWN
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import TEXT
 from sojourn.protocol.spec import Kit
-from sojourn.protocol.wire import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from sojourn.parts import Objective, Part
     from sojourn.protocol.messages import Visit
     from sojourn.protocol.spec import ModelSpec
-    from sojourn.protocol.wire import Ref
+    from sojourn.protocol.wire import Ref, Task
     from sojourn.store.blobs import BlobStore
 
     Vector = NDArray[np.float32]
@@ -188,35 +187,36 @@ def _check_scale(x: NDArray[np.generic], kit: Kit) -> list[DataWarning]:
 
 def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
     """Train a visit; its vectors are in `blobs` when this returns."""
-    began = perf_counter()
-    match work.visit.task:
-        case Task(kind="estimate"):
-            done = estimate(work.visit, blobs, prepared, progress)
-        case Task(objective=Elmy() as settings):
-            done = _train_pool(work, settings, blobs, prepared, progress)
-        case Task(objective=LocalNorms() as norms):
-            done = train_with_own_norms(work, norms, blobs, prepared, progress)
-        case Task(objective=Common() as common):
-            done = train_own_model(work, common, blobs, prepared, progress)
-        case Task(objective=Echo() as echo):
-            done = train_echo(work, echo, blobs, prepared, progress)
-        case Task(objective=Outliers() as open_set):
-            done = train_with_outliers(work, open_set, blobs, prepared, progress)
-        case Task(objective=Generated() as generated):
-            done = train_generated(work, generated, blobs, prepared, progress)
-        case _:
-            done = _train_one_model(work, blobs, prepared, progress)
+    began, task = perf_counter(), work.visit.task
+    if task.kind == "estimate":
+        done = estimate(work.visit, blobs, prepared, progress)
+    else:
+        train = _WHOLE_VISITS.get(type(task.objective), _train_one_model)
+        done = train(work, task.objective, blobs, prepared, progress)
     measured = done.metrics | {"seconds": perf_counter() - began}
     return msgspec.structs.replace(done, metrics=measured, note=prepared.note, warnings=prepared.warnings)
 
 
-def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
-    """Train one model with the task's objective."""
+_WHOLE_VISITS: dict[type[Part], Callable[[Train, Any, BlobStore, Prepared, Progress], Trained]] = {
+    Elmy: train_model_pool,
+    LocalNorms: train_with_own_norms,
+    Common: train_own_model,
+    Echo: train_echo,
+    Outliers: train_with_outliers,
+    Generated: train_generated,
+}
+"""The objectives that run a whole visit, by the type of their settings; any other changes the steps of one descent."""
+
+
+def _train_one_model(
+    work: Train, settings: Objective, blobs: BlobStore, prepared: Prepared, progress: Progress
+) -> Trained:
+    """Train one model with an objective."""
     visit, spec = work.visit, prepared.kit.model
     start, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
-    objective = begin(visit.task.objective, spec, start, received_by(visit, blobs, prepared), memory)
+    objective = begin(settings, spec, start, received_by(visit, blobs, prepared), memory)
     if objective is None:
-        raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is unknown")
+        raise Unsupported(f"the objective {name_of(settings)!r} is unknown")
     end, passed = descended(start, objective, prepared, visit.task.training, visit.seed, progress)
     return visit_result(visit, blobs, prepared, (start, end), objective, passed, remembered)
 
@@ -265,12 +265,3 @@ def visit_result(  # all outputs of a visit
     if visit.task.objective.keeps_model:
         kept |= {OWN: vectors.save(blobs, sent_model(blobs, start, model, spec), "float32", spec)}
     return Trained(sent | {"model": model}, len(prepared.samples), measured, None, kept)
-
-
-def _train_pool(work: Train, settings: Elmy, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
-    """Train FedELMY's pool of models with several descents."""
-    visit, spec = work.visit, prepared.kit.model
-    start = model_of(visit, blobs, spec)
-    end, passed = train_pool(start, settings, prepared, visit, progress)
-    sent = {"model": save_model(blobs, start, end, visit.task, spec)}
-    return Trained(sent, len(prepared.samples), metrics(passed), None, {})

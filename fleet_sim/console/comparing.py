@@ -141,7 +141,7 @@ def _warn(training: Mapping[str, Mapping[str, str]], first: str, console: Consol
         "These runs use different training settings, so the comparison covers more than the strategies:",
         "yellow",
     )
-    table = number_table("", "run", *_keys(training))
+    table = number_table("", "run", *next(iter(training.values())))
     for group, values in training.items():
         table.add_row(group, *values.values())
     console.print(table)
@@ -151,10 +151,6 @@ def _warn(training: Mapping[str, Mapping[str, str]], first: str, console: Consol
         "--lr and --set training.KEY=VALUE set one value for all.\n",
         "yellow",
     )
-
-
-def _keys(training: Mapping[str, Mapping[str, str]]) -> list[str]:
-    return list(next(iter(training.values())))
 
 
 def rows_of_run(it: ComparedRun, folder: Path, console: Console, again: str, *, resume: bool) -> Rows:

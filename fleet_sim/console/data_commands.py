@@ -33,7 +33,7 @@ def list_() -> None:
 
     errors.require_extra("cloud", "the list of data sets")
     from fleet_sim.datasets import NAMES
-    from fleet_sim.datasets.synthetic_sets import MADE
+    from fleet_sim.datasets.built_in_sets import MADE
     from sojourn.tables import number_table
 
     table = number_table("", "name", "kind", "what")
@@ -136,7 +136,7 @@ def show(
     of = f" of {len(dealt.names)} {dealt.word}" if dealt.word in ("classes", "labels") else f" for {found.kind}"
     title = f"{found.name}: {dealt_out:,} training samples{of} over {devices:,} devices{rest}"
     console.print(title, style="bold", markup=False, highlight=False)
-    for text in (*(f"odd: {text}" for text in found.odd), *(f"skipped: {text}" for text in found.skipped)):
+    for text in (*(f"warning: {text}" for text in found.warnings), *(f"skipped: {text}" for text in found.skipped)):
         console.print(text, markup=False, highlight=False)
     draw(dealt, console)
     if table is not None:

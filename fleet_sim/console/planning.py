@@ -15,7 +15,7 @@ from coordinator.results.run_description import what_was_run
 from coordinator.results.visit_totals import DEVICES, SITES
 from fleet_sim.board_profiles import find_profile
 from fleet_sim.console.simulating import read, write
-from fleet_sim.run import SimulationRun
+from fleet_sim.run import SimulationRun, last_course
 from sojourn.errors import Fault, JobError
 from sojourn.settings import parse
 from sojourn.tables import number_table
@@ -83,11 +83,9 @@ def _run(running: SimulationRun, console: Console) -> None:
 
 def _show_progress(courses: Iterator[JobProgress], console: Console) -> JobProgress:
     """Show a progress bar until the job has ended."""
-    course = next(courses)
     if not console.is_terminal:  # progress bars are useless in a log
-        for course in courses:  # noqa: B007  # only the last counts
-            pass
-        return course
+        return last_course(courses)
+    course = next(courses)
     with Progress(*Progress.get_default_columns(), console=console, transient=True) as bar:
         task = bar.add_task("planning", total=course.view.rounds)
         for course in courses:
@@ -127,7 +125,7 @@ def _devices(devices: Mapping[str, VisitTally], samples: Mapping[str, int], prof
 
 
 def _memory(running: SimulationRun) -> tuple[str, list[str]]:
-    """Print how much memory training needs on a device, and a warning for each board with too little memory."""
+    """Describe how much memory training needs on a device, and each board with too little memory."""
     state = running.fleet.job(running.name)
     if not state.size or state.kit is None:
         raise Fault(f"{running.name} has rounds but was not compiled")

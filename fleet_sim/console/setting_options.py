@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,107 +15,84 @@ if TYPE_CHECKING:
 
     Command = Callable[..., None]
 
-SETTINGS: dict[str, tuple[str, Any]] = {
-    "strategy": (
+
+class SettingOption(NamedTuple):
+    """A command-line option for a setting: the setting's path in the job file, its type, and the option."""
+
+    path: str
+    kind: Any
+    option: Any
+
+
+SETTINGS = {
+    "strategy": SettingOption(
         "strategy",
-        Annotated[
-            str | None,
-            typer.Option(help="Strategy; see `sojourn strategies`.", show_default="the file's, otherwise keel"),
-        ],
+        str,
+        typer.Option(help="Strategy; see `sojourn strategies`.", show_default="the file's, otherwise keel"),
     ),
-    "model": (
-        "model.name",
-        Annotated[
-            str | None, typer.Option(help="Model: mlp, cnn, resnet8 ..., or a custom one as package.module:Class.")
-        ],
+    "model": SettingOption(
+        "model.name", str, typer.Option(help="Model: mlp, cnn, resnet8 ..., or a custom one as package.module:Class.")
     ),
-    "data": (
+    "data": SettingOption(
         "simulation.data",
-        Annotated[
-            str | None,
-            typer.Option(metavar="NAME|PATH", help="Data set: a name, an NPZ or CSV file, or a folder of images."),
-        ],
+        str,
+        typer.Option(metavar="NAME|PATH", help="Data set: a name, an NPZ or CSV file, or a folder of images."),
     ),
-    "devices": ("simulation.devices", Annotated[int | None, typer.Option(help="Number of devices.", min=1)]),
-    "sites": ("simulation.sites", Annotated[int | None, typer.Option(help="Number of edge servers.", min=1)]),
-    "by": (
-        "split.by",
-        Annotated[
-            str | None, typer.Option("--split", help="Split: iid, dirichlet, shards, quantity, range, user or domain.")
-        ],
+    "devices": SettingOption("simulation.devices", int, typer.Option(help="Number of devices.", min=1)),
+    "sites": SettingOption("simulation.sites", int, typer.Option(help="Number of edge servers.", min=1)),
+    "by": SettingOption(
+        "split.by", str, typer.Option("--split", help="Split: iid, dirichlet, shards, quantity, range, user or domain.")
     ),
-    "alpha": (
-        "split.alpha",
-        Annotated[float | None, typer.Option(help="Dirichlet's alpha. 0 gives one class per device.")],
+    "alpha": SettingOption("split.alpha", float, typer.Option(help="Dirichlet's alpha. 0 gives one class per device.")),
+    "shards": SettingOption("split.shards", int, typer.Option(help="Shards per device of the split shards.", min=1)),
+    "samples": SettingOption(
+        "split.samples", int, typer.Option(help="Limit every device to this many samples. 0 sets no limit.")
     ),
-    "shards": (
-        "split.shards",
-        Annotated[int | None, typer.Option(help="Shards per device of the split shards.", min=1)],
+    "epochs": SettingOption("training.epochs", int, typer.Option(help="Epochs of one visit.", min=1)),
+    "batch": SettingOption("training.batch", int, typer.Option(help="Batch size.", min=1)),
+    "lr": SettingOption("training.lr", float, typer.Option(help="Learning rate of the devices.")),
+    "rounds": SettingOption("rounds", int, typer.Option(help="Number of rounds.", min=1)),
+    "seed": SettingOption("seed", int, typer.Option(help="Seed of all random numbers.", min=0)),
+    "dropout": SettingOption(
+        "availability.dropout", float, typer.Option(help="Probability that a visit fails, 0 to 1.")
     ),
-    "samples": (
-        "split.samples",
-        Annotated[int | None, typer.Option(help="Limit every device to this many samples. 0 sets no limit.")],
-    ),
-    "epochs": ("training.epochs", Annotated[int | None, typer.Option(help="Epochs of one visit.", min=1)]),
-    "batch": ("training.batch", Annotated[int | None, typer.Option(help="Batch size.", min=1)]),
-    "lr": ("training.lr", Annotated[float | None, typer.Option(help="Learning rate of the devices.")]),
-    "rounds": ("rounds", Annotated[int | None, typer.Option(help="Number of rounds.", min=1)]),
-    "seed": ("seed", Annotated[int | None, typer.Option(help="Seed of all random numbers.", min=0)]),
-    "dropout": (
-        "availability.dropout",
-        Annotated[float | None, typer.Option(help="Probability that a visit fails, 0 to 1.")],
-    ),
-    "board": (
+    "board": SettingOption(
         "simulation.board",
-        Annotated[
-            list[str] | None,
-            typer.Option(
-                metavar="BOARD|FILE",
-                help="Board of the devices: a name, or the file of a measured profile. May be repeated for a mix.",
-            ),
-        ],
+        list[str],
+        typer.Option(
+            metavar="BOARD|FILE",
+            help="Board of the devices: a name, or the file of a measured profile. May be repeated for a mix.",
+        ),
     ),
-    "link": (
+    "link": SettingOption(
         "simulation.link",
-        Annotated[
-            list[str] | None,
-            typer.Option("--link", help="Link of the devices, instead of the board's default. May be repeated."),
-        ],
+        list[str],
+        typer.Option("--link", help="Link of the devices, instead of the board's default. May be repeated."),
     ),
-    "engine": (
-        "simulation.engine",
-        Annotated[str | None, typer.Option(help="Engine: auto, serial, pool, ray or batched.")],
+    "engine": SettingOption("simulation.engine", str, typer.Option(help="Engine: auto, serial, pool, ray or batched.")),
+    "trainer": SettingOption(
+        "simulation.trainer", str, typer.Option(help="Training runtime: onnx (as on devices) or torch.")
     ),
-    "trainer": (
-        "simulation.trainer",
-        Annotated[str | None, typer.Option(help="Training runtime: onnx (as on devices) or torch.")],
+    "device": SettingOption(
+        "simulation.device", str, typer.Option(help="Device for --trainer torch: auto, cpu, cuda, cuda:1 or mps.")
     ),
-    "device": (
-        "simulation.device",
-        Annotated[str | None, typer.Option(help="Device for --trainer torch: auto, cpu, cuda, cuda:1 or mps.")],
+    "workers": SettingOption(
+        "simulation.workers", int, typer.Option(help="Processes of the pool. 0 uses one per core.", min=0)
     ),
-    "workers": (
-        "simulation.workers",
-        Annotated[int | None, typer.Option(help="Processes of the pool. 0 uses one per core.", min=0)],
-    ),
-    "mlflow": (
+    "mlflow": SettingOption(
         "tracking.mlflow",
-        Annotated[
-            str | None,
-            typer.Option(metavar="sqlite:///FILE", help="Log rounds to this MLflow store (extra mlflow)."),
-        ],
+        str,
+        typer.Option(metavar="sqlite:///FILE", help="Log rounds to this MLflow store (extra mlflow)."),
     ),
-    "tensorboard": (
+    "tensorboard": SettingOption(
         "tracking.tensorboard",
-        Annotated[
-            str | None,
-            typer.Option(
-                metavar="FOLDER", help="Log rounds to TensorBoard event files in this folder (extra tensorboard)."
-            ),
-        ],
+        str,
+        typer.Option(
+            metavar="FOLDER", help="Log rounds to TensorBoard event files in this folder (extra tensorboard)."
+        ),
     ),
 }
-"""The options by name: the path of the setting in the job file, and the option."""
+"""The options by name."""
 FLEET = (
     "model", "data", "devices", "sites", "by", "alpha", "shards", "samples", "rounds", "epochs", "batch", "lr",
     "dropout", "board", "link",
@@ -125,12 +102,9 @@ ENGINE = ("engine", "trainer", "device", "workers")
 """Options of the training engine."""
 TRACKING = ("mlflow", "tensorboard")
 """Options of experiment tracking."""
-ANY_SETTING = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Any other setting, as in the job file: training.lr=0.1. May be repeated."
-    ),
-]
+_ANY_SETTING = typer.Option(
+    "--set", metavar="KEY=VALUE", help="Any other setting, as in the job file: training.lr=0.1. May be repeated."
+)
 
 
 def takes_settings(*names: str) -> Callable[[Command], Command]:
@@ -138,11 +112,11 @@ def takes_settings(*names: str) -> Callable[[Command], Command]:
 
     def wrap(command: Command) -> Command:
         def run(**values: Any) -> None:
-            given = {SETTINGS[name][0]: values.pop(name) for name in names}
+            given = {SETTINGS[name].path: values.pop(name) for name in names}
             command(changes=changes(given, values.pop("settings") or ()), **values)
 
-        options = {name: SETTINGS[name][1] for name in names} | {"settings": ANY_SETTING}
-        shared = [_keyword(name, option) for name, option in options.items()]
+        shared = [_keyword(name, SETTINGS[name].kind, SETTINGS[name].option) for name in names]
+        shared.append(_keyword("settings", list[str], _ANY_SETTING))
         parameters = signature(command, eval_str=True).parameters.values()
         # typer reads the signature, so the options replace the parameter `changes`.
         run.__signature__ = Signature(  # type: ignore[attr-defined]
@@ -170,14 +144,13 @@ def changes(given: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]
 
 def option_of(path: str) -> str:
     """Return the command-line option of a setting."""
-    for name, (known, annotation) in SETTINGS.items():
+    for name, (known, _, option) in SETTINGS.items():
         if known == path:
-            (option,) = (it for it in get_args(annotation) if isinstance(it, typer.models.OptionInfo))
             # In an annotated option, typer keeps the first spelling in place of the default.
             spellings = [each for each in (option.default, *(option.param_decls or ())) if isinstance(each, str)]
             return next(iter(spellings), f"--{name.replace('_', '-')}")
     return f"--set {path}"
 
 
-def _keyword(name: str, option: Any) -> Parameter:
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option)
+def _keyword(name: str, kind: Any, option: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])

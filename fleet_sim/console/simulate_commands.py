@@ -44,7 +44,7 @@ def run(
     from fleet_sim.console.time_by_phase import PhaseSampler
 
     with PhaseSampler() if profile else nullcontext() as sampler:
-        console = _ready()
+        console = simulation_console()
         from fleet_sim.console.simulating import one
 
         folder = one(file, changes, output, resume, console)
@@ -83,7 +83,7 @@ def side_by_side(
     ] = None,
 ) -> None:
     """Compare several strategies or seeds on the same split, in one table and one image."""
-    console = _ready()
+    console = simulation_console()
     from coordinator.jobs.goal import target_of
     from fleet_sim.console import comparing
 
@@ -112,14 +112,14 @@ def without_training(
     ] = None,
 ) -> None:
     """Estimate a job's duration and traffic on a fleet with a simulation that trains nothing."""
-    console = _ready()
+    console = simulation_console()
     from fleet_sim.console import planning
 
     planning.plan(file, changes, output, console)
 
 
-def _ready() -> Console:
-    """Return a terminal; raise an error if a package for simulations is missing."""
+def simulation_console() -> Console:
+    """Return the terminal; raise an error if a package for simulations is missing."""
     from rich.console import Console
 
     from sojourn import errors

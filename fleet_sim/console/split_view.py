@@ -51,13 +51,13 @@ def dealt_data(data: DataSet, parts: list[NDArray[np.int64]]) -> DealtData:
         return DealtData(samples, counts, data.classes, word)
     groups = groups_of(data)
     each = [np.bincount(groups.of_sample[part], minlength=len(groups.names)) for part in parts]
-    heading, notify = _words(data)
-    values = tuple(notify(part) if len(part) else "" for part in parts) if heading else ()
+    heading, summarise = _summary_of_values(data)
+    values = tuple(summarise(part) if len(part) else "" for part in parts) if heading else ()
     return DealtData(samples, np.array(each, np.int64), groups.names, word, heading, values)
 
 
-def _words(data: DataSet) -> tuple[str, Callable[[NDArray[np.int64]], str]]:
-    """Return a heading and a summary of each device's values."""
+def _summary_of_values(data: DataSet) -> tuple[str, Callable[[NDArray[np.int64]], str]]:
+    """Return a heading, and the function that summarises the values of a device's samples."""
     if data.kind in RANGED:
         found = quantity_of(data)
         name = data.names[0] if data.names else "target"
@@ -94,7 +94,7 @@ _UTF, _ASCII = _Signs(BARS, "·"), _Signs("12345678", "-")
 
 
 def draw(dealt: DealtData, console: Console) -> None:
-    """Return the table, its legend, and a summary of all devices."""
+    """Print the table, its legend, and a summary of all devices."""
     signs = _UTF if console.encoding.lower().startswith("utf") else _ASCII
     console.print(_table(dealt, signs, console.width), highlight=False)
     if len(dealt.samples) > MAX_DEVICES:
@@ -111,8 +111,8 @@ def summary(dealt: DealtData) -> list[str]:
     """Summarise all devices in a few lines, and list those without samples."""
     samples, kinds = dealt.samples, (dealt.counts > 0).sum(axis=1)
     lines = [
-        f"samples per device: {_split_view_range(samples)}",
-        f"{dealt.word} per device: {_split_view_range(kinds)}",
+        f"samples per device: {_count_range(samples)}",
+        f"{dealt.word} per device: {_count_range(kinds)}",
     ]
     empty = [int(device) + 1 for device in np.flatnonzero(samples == 0)]
     if empty:
@@ -123,7 +123,7 @@ def summary(dealt: DealtData) -> list[str]:
     return lines
 
 
-def _split_view_range(values: NDArray[np.int64]) -> str:
+def _count_range(values: NDArray[np.int64]) -> str:
     return f"{values.min():,} to {values.max():,}, median {np.median(values):,.0f}"
 
 

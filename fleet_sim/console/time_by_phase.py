@@ -45,7 +45,7 @@ PLACES = {
     "coordinator/rounds/planning.py": PLANNING,
     "coordinator/rounds/schedules.py": PLANNING,
     "hierarchy/arranging/": PLANNING,
-    "fleet_sim/world/workers.py:_outcome": WAITING,
+    "fleet_sim/world/virtual_fleet.py:_outcome": WAITING,
     "fleet_sim/engines/": HANDING,
     "fleet_sim/engines/serial.py": TRAINING,
     "fleet_sim/engines/torch_graphs.py": TRAINING,

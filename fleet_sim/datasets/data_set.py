@@ -32,10 +32,9 @@ class DataSet:
     """Samples in the graph's format: uint8, float32 or int64 (tokens), channels first.
 
     y: the targets, by kind of task: class indices; 0 or 1 for each label; quantities, of a forecast for each future
-    step;
-    the next tokens; for a reconstruction 0, or 1 for test samples known to be faulty. users, domains: the natural user
-    (writer) and the domain of each training sample, if known. skipped: skipped parts of the source, with reasons.
-    odd: suspicious properties, with remedies. names: the quantities of a target. window: how series were cut.
+    step; the next tokens; for a reconstruction 0, or 1 for test samples known to be faulty. users, domains: the natural
+    user (writer) and the domain of each training sample, if known. skipped: skipped parts of the source, with reasons.
+    warnings: suspicious properties, with remedies. names: the quantities of a target. window: how series were cut.
     channels: the names of their columns, if known. columns: the names of the columns of a table.
     """
 
@@ -48,7 +47,7 @@ class DataSet:
     users: NDArray[np.int64] | None = None
     domains: NDArray[np.int64] | None = None
     skipped: tuple[str, ...] = ()
-    odd: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     kind: Kind = "classification"
     names: tuple[str, ...] = ()
     window: Window | None = None
@@ -95,10 +94,10 @@ def in_order(
     x, y, source = _compact(samples.x), np.asarray(samples.y), found.train.source
     users, domains = (_groups(what, source, samples) for what in (found.users, found.domains))
     users = samples.machine if users is None and len(samples.machines) > 1 else users
-    odd = tuple(f"{doubt.what} ({doubt.detail}); remedy: {doubt.remedy}" for doubt in data_warnings(found.train))
+    warnings = tuple(f"{it.what} ({it.detail}); remedy: {it.remedy}" for it in data_warnings(found.train))
     spec, columns = form.task or None, found.train.table.columns if found.train.table else ()
     whole = DataSet(
-        name, x, y, x[:0], y[:0], form.classes, users, domains, samples.skipped, odd, learned.kind,
+        name, x, y, x[:0], y[:0], form.classes, users, domains, samples.skipped, warnings, learned.kind,
         spec.names if spec else (), spec.window if spec else None,
         found.train.target_names or columns if learned.kind == "forecast" else (), columns,
     )  # fmt: skip

@@ -15,10 +15,9 @@ from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings import DIGITS
 from coordinator.jobs.task_data import task_from_settings
 from fleet_sim.datasets import file_formats
+from fleet_sim.datasets.built_in_sets import MADE
 from fleet_sim.datasets.data_set import DataSet, Found, in_order
-from fleet_sim.datasets.file_formats import read_domains, read_npz
-from fleet_sim.datasets.synthetic_sets import MADE
-from fleet_sim.datasets.torchvision_sets import SETS, read_torchvision
+from fleet_sim.datasets.file_formats import TORCHVISION_SETS, read_domains, read_npz, read_torchvision
 from sojourn.data.column_names import in_job_order
 from sojourn.data.images import domains_of
 from sojourn.data.samples import content_of
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from coordinator.jobs.settings import JobData
     from coordinator.jobs.settings_tables import TaskSettings
-    from fleet_sim.datasets.synthetic_sets import MadeSet
+    from fleet_sim.datasets.built_in_sets import MadeSet
     from sojourn.protocol.spec import InputSpec, TableSpec
     from sojourn.protocol.task import TaskSpec
 
@@ -74,7 +73,7 @@ _KNOWN = {
     "kmnist": KnownDataSet(("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"), idx=True),
     "mnist": KnownDataSet(_DIGITS, idx=True),
     "office-caltech-10": KnownDataSet(files=("office_caltech10_64",)),
-    **{name: KnownDataSet() for name in SETS if name != "cifar10"},
+    **{name: KnownDataSet() for name in TORCHVISION_SETS if name != "cifar10"},
 }
 NAMES = (DIGITS, *MADE, *sorted(_KNOWN))
 
@@ -96,12 +95,9 @@ def load(
     """Return a data set by its name, or by the path of an NPZ or CSV file, an image folder, or a folder of IDX files.
 
     Names are searched in `folder`, by default in the folder named by SOJOURN_DATA, or in ./data. `seed` selects the
-    fifth
-    of the samples used for testing if a set has no test part. For paths, `how` sets how a device would read the file,
-    and
-    `wanted` the size of images; by default all must have the same size. `task` and `data` are a job's settings; by
-    default
-    those of the named set, otherwise classification.
+    fifth of the samples used for testing if a set has no test part. For paths, `how` sets how a device would read the
+    file, and `wanted` the size of images; by default all must have the same size. `task` and `data` are a job's
+    settings; by default those of the named set, otherwise classification.
     """
     if (made := made_set(name)) is not None:
         return _made(made, seed, task)
@@ -185,9 +181,9 @@ def _places(name: str, folder: Path) -> Iterator[_Place]:
     if known.idx:
         for path in (each for one in (*below, _DEBIAN / name) for each in (one / "raw", one)):
             yield _Place(path, file_formats.is_there, partial(file_formats.read_folder, path, known.classes))
-    if name in SETS:
+    if torchvision := TORCHVISION_SETS.get(name):
         for root in (folder, *below):
-            yield _Place(root / SETS[name].below, Path.exists, partial(read_torchvision, root, SETS[name]))
+            yield _Place(root / torchvision.below, Path.exists, partial(read_torchvision, root, torchvision))
 
 
 def _alike(name: str, folder: Path, suffix: str = "") -> list[Path]:
@@ -208,7 +204,7 @@ def _plain(name: str) -> str:
 def _absent(name: str, folder: Path) -> str:
     looked = ", ".join(str(place.path) for place in _places(name, folder))
     names = ", ".join(NAMES)
-    torchvisions = name in SETS or _KNOWN.get(name, KnownDataSet()).idx
+    torchvisions = name in TORCHVISION_SETS or _KNOWN.get(name, KnownDataSet()).idx
     files = f"{name}.npz (arrays x and y){' or torchvision files' if torchvisions else ''}"
     what = f"{name} is not on this machine" if name in NAMES else f"there is no data set {name!r}"
     how = _KNOWN.get(name, KnownDataSet()).get

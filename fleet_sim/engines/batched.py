@@ -184,7 +184,7 @@ class BatchedEngine:
                 if not is_out_of_memory(error):
                     raise
                 if len(some) == 1:
-                    _fail(some, error)
+                    some[0].waiting.fail(error)
                 else:
                     self._together = len(some) // 2
                     log.warning(
@@ -192,7 +192,8 @@ class BatchedEngine:
                     )
                     continue
             except SojournError as error:
-                _fail(some, error)
+                for ready in some:
+                    ready.waiting.fail(error)
             group = group[len(some) :]
 
     def close(self) -> None:
@@ -204,22 +205,17 @@ class BatchedEngine:
     def _ready(self, visit: _StartedVisit) -> _ReadyVisit | None:
         """Return the visit with its vectors and samples; None if it was trained alone or failed."""
         work = visit.work
-        if not isinstance(work, Train) or not descends(work.visit.task):
-            self._train_alone(visit)
-            return None
-        try:
-            prepared = self._trainer.prepare(self._shards, visit.device, work, visit.store.read)
-            if not prepared.kit.model.state:
-                return _ReadyVisit.of(visit, work, prepared)
-        except (SojournError, KeyError) as error:
-            visit.future.set_result(Outcome(WorkFailed(visit.key, reason_of(error), str(error))))
-            return None
-        self._train_alone(visit)
-        return None
-
-    def _train_alone(self, visit: _StartedVisit) -> None:
+        if isinstance(work, Train) and descends(work.visit.task):
+            try:
+                prepared = self._trainer.prepare(self._shards, visit.device, work, visit.store.read)
+                if not prepared.kit.model.state:
+                    return _ReadyVisit.of(visit, work, prepared)
+            except (SojournError, KeyError) as error:
+                visit.fail(error)
+                return None
         outcome = self._trainer.train(self._shards, visit.device, visit.key, visit.work, visit.blobs, visit.store.read)
         visit.future.set_result(outcome)
+        return None
 
 
 class _LazyOutcome(Future[Outcome]):
@@ -246,6 +242,10 @@ class _StartedVisit:
     work: Train | Warm
     blobs: Mapping[bytes, bytes]
     store: BlobStore
+
+    def fail(self, error: Exception) -> None:
+        """Set the outcome of a visit that cannot be trained."""
+        self.future.set_result(Outcome(WorkFailed(self.key, reason_of(error), str(error))))
 
 
 @dataclass(frozen=True)
@@ -287,18 +287,11 @@ def _descend(group: Sequence[Descent], graphs: TorchGraphs) -> tuple[NDArray[np.
     return descend_together(starts, objective, graphs, group)
 
 
-def _fail(group: Sequence[_ReadyVisit], error: Exception) -> None:
-    for ready in group:
-        ready.waiting.future.set_result(Outcome(WorkFailed(ready.waiting.key, reason_of(error), str(error))))
-
-
 def _set_outcome(ready: _ReadyVisit, end: NDArray[np.float32], losses: Sequence[float], seconds: float) -> None:
-    key = ready.waiting.key
     try:
         done = ready.descent.result(end, losses)
-        event: WorkDone | WorkFailed = WorkDone(
-            key, msgspec.structs.replace(done, metrics=done.metrics | {"seconds": seconds})
-        )
     except SojournError as error:
-        event = WorkFailed(key, reason_of(error), str(error))
-    ready.waiting.future.set_result(outcome_of(event, ready.descent.blobs))
+        ready.waiting.fail(error)
+        return
+    timed = msgspec.structs.replace(done, metrics=done.metrics | {"seconds": seconds})
+    ready.waiting.future.set_result(outcome_of(WorkDone(ready.waiting.key, timed), ready.descent.blobs))

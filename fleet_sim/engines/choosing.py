@@ -96,8 +96,7 @@ def pick(
     """Choose the engine for a model of `size` parameters; raise ConfigError if the settings are contradictory.
 
     A cluster named in the settings is used. One that only the environment names is not, because it may belong to
-    another
-    program, and the data set must not leave the machine without an explicit setting.
+    another program, and the data set must not leave the machine without an explicit setting.
     """
     if engine == "auto" and ray:
         engine = "ray"

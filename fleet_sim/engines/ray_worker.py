@@ -15,32 +15,10 @@ from fleet_sim.engines.worker_messages import VisitRequest, answer_of
 from sojourn import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 
 _requests = msgspec.msgpack.Decoder(VisitRequest)
-
-
-class RequestTrainer:
-    """A visit trainer that keeps the data set, and blobs of earlier requests until a request drops them."""
-
-    def __init__(self, x: NDArray[Any], y: NDArray[np.int64], classes: tuple[str, ...]) -> None:
-        self._x, self._y, self._classes = x, y, classes
-        self._trainer = VisitTrainer()
-        self._held: dict[bytes, bytes] = {}
-
-    def train(self, packed: bytes, fresh: Mapping[bytes, bytes] | None = None) -> bytes:
-        """Return the packed reply to a packed request; `fresh` are the blobs passed with it."""
-        request = _requests.decode(packed)
-        for digest in request.forget:
-            del self._held[digest]
-        self._held |= {**request.blobs, **(fresh or {})}
-        shards = Shards(self._x, self._y, self._classes, {request.device: np.frombuffer(request.rows, np.int64)})
-        needed = {digest: self._held[digest] for digest in request.needs}
-        outcome = self._trainer.train(shards, request.device, request.key, request.work, needed, self._held.__getitem__)
-        return msgspec.msgpack.encode(answer_of(outcome))
 
 
 def versions() -> dict[str, str]:
@@ -49,15 +27,27 @@ def versions() -> dict[str, str]:
 
 
 class RayVisitTrainer:
-    """A request trainer as an actor; arrays and blobs are in its machine's object store."""
+    """A visit trainer as an actor; it keeps the data set, and blobs of earlier requests until a request drops them.
+
+    Arrays and blobs are in its machine's object store.
+    """
 
     def __init__(self, data: tuple[NDArray[Any], NDArray[np.int64]], classes: tuple[str, ...]) -> None:
-        self._trainer = RequestTrainer(*data, classes)
+        self._data, self._classes = data, classes
+        self._trainer = VisitTrainer()
+        self._held: dict[bytes, bytes] = {}
 
     def about(self) -> tuple[str, dict[str, str]]:
         """Return the machine's name and its installed versions."""
         return platform.node(), versions()
 
-    def train(self, request: bytes, digests: tuple[bytes, ...], *blobs: bytes) -> bytes:
-        """Return the reply to a request; `blobs` are the missing blobs with their digests."""
-        return self._trainer.train(request, dict(zip(digests, blobs, strict=True)))
+    def train(self, packed: bytes, digests: tuple[bytes, ...], *blobs: bytes) -> bytes:
+        """Return the packed reply to a packed request; `blobs` are the missing blobs with their digests."""
+        request = _requests.decode(packed)
+        for digest in request.forget:
+            del self._held[digest]
+        self._held |= zip(digests, blobs, strict=True)
+        shards = Shards(*self._data, self._classes, {request.device: np.frombuffer(request.rows, np.int64)})
+        needed = {digest: self._held[digest] for digest in request.needs}
+        outcome = self._trainer.train(shards, request.device, request.key, request.work, needed, self._held.__getitem__)
+        return msgspec.msgpack.encode(answer_of(outcome))

@@ -74,9 +74,9 @@ class VisitTrainer:
     It caches graphs, and features if a kit has a trunk, but no samples.
     """
 
-    def __init__(self, make: MakeGraphs = Graphs, threads: int = 1) -> None:
-        """Create graphs with `make`; use `threads` threads unless a task sets the number."""
-        self._make, self._threads = make, threads
+    def __init__(self, make: MakeGraphs = Graphs) -> None:
+        """Create graphs with `make`; use one thread unless a task sets the number."""
+        self._make = make
         self._kits: dict[tuple[bytes, int], tuple[Kit, Graphs]] = {}
         self._features = FeatureMemory()
 
@@ -101,7 +101,7 @@ class VisitTrainer:
     def prepare(self, shards: Shards, device: str, work: Train | Warm, read: ReadKit) -> Prepared:
         """Return the kit, the graphs and the device's samples in the graphs' format."""
         task = work.task if isinstance(work, Warm) else work.visit.task
-        place = kit_of(work).digest, task.threads or self._threads
+        place = kit_of(work).digest, task.threads or 1
         kit, graphs = self._ready(place, read)
         if not graphs.has_trunk or isinstance(work, Warm) or not trains(task):
             return Prepared(kit, graphs, shards.samples(device, kit))

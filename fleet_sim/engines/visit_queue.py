@@ -10,23 +10,20 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
 import numpy as np
 
-from edge_agent.training.messages import Train, name_of_work
+from edge_agent.training.messages import name_of_work, without_inline
 from fleet_sim.engines.engine import Outcome, Spent, brought, kit_of
 from fleet_sim.engines.worker_messages import PoolVisit, VisitRequest
 from sojourn.errors import DataError
 from sojourn.node.machine import WorkFailed
-from sojourn.protocol.messages import map_refs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from edge_agent.training.messages import Warm
+    from edge_agent.training.messages import Train, Warm
     from fleet_sim.engines.engine import Shards
     from fleet_sim.engines.shared_memory import Place
-    from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
 CACHE = 32 << 20
@@ -54,7 +51,7 @@ class QueuedVisit:
     ) -> QueuedVisit:
         """Return the visit with its vectors and sample numbers; raise DataError if the device has no data."""
         rows = np.ascontiguousarray(shards.rows_of(device), np.int64).tobytes()
-        return cls(future, device, key, rows, _without_blobs(work), brought(work, blobs), blobs)
+        return cls(future, device, key, rows, without_inline(work), brought(work, blobs), blobs)
 
     @property
     def name(self) -> str:
@@ -74,9 +71,9 @@ class QueuedVisit:
         """Return the visit for a worker of the pool, with places for its results."""
         return PoolVisit(self.device, self.key, self.rows, self.work, self.needs, room)
 
-    def request(self, blobs: dict[bytes, bytes], forget: tuple[bytes, ...]) -> VisitRequest:
-        """Return the message to a worker, with these blobs."""
-        return VisitRequest(self.device, self.key, self.rows, self.work, blobs, self.needs, forget)
+    def request(self, forget: tuple[bytes, ...]) -> VisitRequest:
+        """Return the message to a worker that has other blobs, which must drop these."""
+        return VisitRequest(self.device, self.key, self.rows, self.work, self.needs, forget)
 
     def failed(self, why: str) -> Outcome:
         """Return the outcome of a visit that could not be trained."""
@@ -204,14 +201,3 @@ class WorkerCache:
                 forgotten.append(digest)
         self._sizes = {digest: size for digest, size in held.items() if digest not in forgotten} | sizes
         return tuple(forgotten)
-
-
-def _without_blobs(work: Train | Warm) -> Train | Warm:
-    """Return the work without inline blobs: they are in the store, and are sent once."""
-    if isinstance(work, Train):
-        return msgspec.structs.replace(work, visit=map_refs(work.visit, _without_inline))
-    return msgspec.structs.replace(work, kit=_without_inline(work.kit))
-
-
-def _without_inline(ref: Ref) -> Ref:
-    return msgspec.structs.replace(ref, inline=None) if ref.inline else ref

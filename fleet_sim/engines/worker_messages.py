@@ -64,7 +64,7 @@ class PoolAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VisitRequest(msgspec.Struct, frozen=True):
-    """A visit for a worker on any machine. Blobs that the worker has from earlier requests are not sent again.
+    """A visit for a worker on any machine. The blobs that it lacks are sent next to the request.
 
     rows: the device's sample numbers, as int64. needs: the digests of all blobs of this visit. forget: the digests of
     blobs that the worker must drop first.
@@ -74,7 +74,6 @@ class VisitRequest(msgspec.Struct, frozen=True):
     key: str
     rows: bytes
     work: Warm | Train
-    blobs: dict[bytes, bytes]
     needs: tuple[bytes, ...]
     forget: tuple[bytes, ...]
 

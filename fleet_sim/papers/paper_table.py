@@ -103,8 +103,7 @@ class KeptRun:
     """One run of a table: its method and seed, when and with which version it was made, and its rounds.
 
     metric: `course` of the job's global model. own, vote: the metrics of the devices' local models, and of their vote,
-    at
-    the end; NaN if a method produces none.
+    at the end; NaN if a method produces none.
     seconds: real time, including other load on the machine; 0 if the run was interrupted.
     settings: a short digest of the job file; the run is repeated if the file has changed.
     strategy: the same for the strategy; empty if it was not recorded.

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fleet_sim.console.setting_options import ENGINE, takes_settings
+from fleet_sim.console.simulate_commands import simulation_console
 
 app = typer.Typer(add_completion=False, help="Reproduce a table of a paper from its folder, and write its page.")
 
@@ -36,22 +37,14 @@ def papers(
     page: Annotated[bool, typer.Option("--page", help="Only rewrite the page from the results in the folder.")] = False,
 ) -> None:
     """Reproduce a table of a paper: finished runs are kept, and its page is written after each run."""
-    from rich.console import Console
-
+    console = simulation_console()
     from coordinator.results.folder import HOME
-    from fleet_sim.papers.paper_table import folder_of, read_table
-    from sojourn import errors
+    from fleet_sim.papers.paper_table import folder_of, read_kept, read_table, show_tables
 
-    errors.require_extra("cloud", "a simulation")
-    errors.require_extra("sim", "a simulation")
-    console = Console(highlight=False)
     if table is None:
-        from fleet_sim.papers.paper_table import show_tables
-
         show_tables(tables, console)
         return
     folder = folder_of(table, tables)
-    from fleet_sim.papers.paper_table import read_kept
     from fleet_sim.papers.table_page import training_by_method, write_page
     from fleet_sim.papers.table_runs import TableRuns, reproduce
 

@@ -66,7 +66,7 @@ def is_available(plan: Availability, device: str, now: float, seed: int) -> bool
 
 
 def next_change(plan: Availability, device: str, now: float, seed: int) -> float:
-    """Return a lower bound of the next time the device may come or go; infinity if it never changes again."""
+    """Return a lower bound of the next time the device may go online or offline; infinity if it never does."""
     leaves = _leaves(plan, device, seed)
     if now >= leaves:
         return inf
@@ -83,12 +83,12 @@ def fails(plan: Availability, device: str, visit: str, seed: int) -> bool:
 
 
 def presence(plan: Availability, device: str, seed: int, until: float) -> Iterator[tuple[float, bool]]:
-    """Yield when the device comes (True) and goes (False) before `until`; it starts at 0 as online."""
-    now, there = 0.0, True
+    """Yield when the device goes online (True) and offline (False) before `until`; it is online at 0."""
+    now, online = 0.0, True
     while now < until:
-        if is_available(plan, device, now, seed) is not there:
-            there = not there
-            yield now, there
+        if is_available(plan, device, now, seed) is not online:
+            online = not online
+            yield now, online
         now = next_change(plan, device, now, seed)
 
 
@@ -112,18 +112,18 @@ class RestartableFleet(Protocol):
 def follow(fleet: RestartableFleet, plan: Availability, devices: Iterable[str], seed: int) -> None:
     """Make these devices of a running fleet come and go: they are killed and started again."""
     for device in devices:
-        _follow(fleet, plan, device, seed, there=True)
+        _follow(fleet, plan, device, seed, was_online=True)
 
 
-def _follow(fleet: RestartableFleet, plan: Availability, device: str, seed: int, *, there: bool) -> None:
+def _follow(fleet: RestartableFleet, plan: Availability, device: str, seed: int, *, was_online: bool) -> None:
     now = fleet.world.now
-    is_there = is_available(plan, device, now, seed)
-    if is_there is not there:
-        (fleet.start if is_there else fleet.kill)(device)
+    online = is_available(plan, device, now, seed)
+    if online is not was_online:
+        (fleet.start if online else fleet.kill)(device)
     after = next_change(plan, device, now, seed)
     if after < inf:
         # If rounding wakes it slightly early, nothing has changed yet, and the remaining wait is exact.
-        fleet.world.later(after - now, lambda: _follow(fleet, plan, device, seed, there=is_there))
+        fleet.world.later(after - now, lambda: _follow(fleet, plan, device, seed, was_online=online))
 
 
 class _Window(msgspec.Struct, frozen=True):
@@ -145,7 +145,7 @@ class _Window(msgspec.Struct, frozen=True):
         return self.start(now) + self.on if self.on < self.of else inf
 
     def after(self, now: float) -> float:
-        """Return the next time the device comes or goes."""
+        """Return the next time the device goes online or offline."""
         if self.on >= self.of:
             return inf
         return self.end(now) if now < self.end(now) else self._start(self._period(now) + 1)

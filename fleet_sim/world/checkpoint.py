@@ -59,18 +59,12 @@ def _gathered(fleet: VirtualFleet) -> Checkpoint:
         machine, store = simulated.node.machine, fleet.stores[name]
         held = sorted(digest for digest in machine.live() if store.blobs.has(digest))
         nodes[name] = NodeKept(machine.snapshot(), held)
-        for digest in held:
-            if digest not in blobs:
-                blobs[digest] = store.blobs.read(digest)
+        blobs |= {digest: store.blobs.read(digest) for digest in held}
     for name, device in fleet.hibernated or ():
-        if device.rest.snapshot:
-            kept = []
-            for digest, content in device.blobs:
-                if content:
-                    kept.append(digest)
-                    if digest not in blobs:
-                        blobs[digest] = content.data
-            nodes[name] = NodeKept(device.rest.snapshot, kept)
+        if device.node.snapshot:
+            kept = {digest: content.data for digest, content in device.blobs if content}
+            nodes[name] = NodeKept(device.node.snapshot, list(kept))
+            blobs |= kept
     return Checkpoint(fleet.world.now, nodes, blobs, fleet.worker_starts.times)
 
 

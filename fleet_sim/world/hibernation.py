@@ -49,11 +49,11 @@ WILL_AND_BIRTH = 2
 class HibernatedDevice(NamedTuple):
     """The saved state of a device: its node, the blobs in its store, and unreported bytes down and up."""
 
-    rest: NodeSnapshot
+    node: NodeSnapshot
     blobs: HibernatedBlobs = ()
     counted: tuple[int, int] = (0, 0)
-    there: bool = True
-    """Whether it is connected; an offline device receives nothing."""
+    online: bool = True
+    """Whether its peers can reach it; an offline device receives nothing."""
 
 
 class WakingFleet(Protocol):
@@ -77,25 +77,25 @@ class HibernatedDevices:
 
     def __init__(self, fleet: WakingFleet, offer: Offer, links: Mapping[str, LinkProfile]) -> None:
         self.fleet, self._offer, self._links = fleet, offer, links
-        self._asleep: dict[str, HibernatedDevice] = {}
+        self._hibernated: dict[str, HibernatedDevice] = {}
         self._awake: dict[str, None] = {}
         """Devices woken since they last hibernated, in the order of waking."""
 
     def __contains__(self, name: str) -> bool:
-        return name in self._asleep
+        return name in self._hibernated
 
     def __iter__(self) -> Iterator[tuple[str, HibernatedDevice]]:
         """Iterate over all hibernated devices."""
-        return iter(self._asleep.items())
+        return iter(self._hibernated.items())
 
     def start(self, names: Iterable[str]) -> None:
         """Connect hibernated devices of one broker, with the contents of their stores, in one step."""
-        lots: dict[tuple[int, LinkProfile | None], list[tuple[str, bytes]]] = {}
+        groups: dict[tuple[int, LinkProfile | None], list[tuple[str, bytes]]] = {}
         for name in names:
             birth = self._hibernate_started(name)
-            lots.setdefault((len(birth), self._links.get(name)), []).append((name, birth))
+            groups.setdefault((len(birth), self._links.get(name)), []).append((name, birth))
         later = self.fleet.world.later
-        for (size, line), births in lots.items():
+        for (size, line), births in groups.items():
             if line is None:
                 self._publish(births)
             else:
@@ -105,32 +105,32 @@ class HibernatedDevices:
 
     def _hibernate_started(self, name: str) -> bytes:
         """Register a started device: its snapshot and its birth."""
-        before, store = self._asleep.get(name), self.fleet.stores.pop(name, None)
+        before, store = self._hibernated.get(name), self.fleet.stores.pop(name, None)
         snapshot, boots = b"", 0
         blobs: HibernatedBlobs = ()
         if before:
-            snapshot, blobs, boots = before.rest.snapshot, before.blobs, before.rest.epoch.count
+            snapshot, blobs, boots = before.node.snapshot, before.blobs, before.node.epoch.count
         elif store:
             snapshot, blobs = store.load()[0] or b"", _hibernated_blobs(store)
         epoch = Epoch(boots + 1, os.urandom(8))
         birth = pack(Packet(WILL_AND_BIRTH, epoch, Birth(self._offer, WIRE)))
-        rest = NodeSnapshot(epoch, WILL_AND_BIRTH, self.fleet.world.now + SECONDS_PER_SWEEP, snapshot)
-        self._asleep[name] = HibernatedDevice(rest, blobs, (0, len(birth)))
+        node = NodeSnapshot(epoch, WILL_AND_BIRTH, self.fleet.world.now + SECONDS_PER_SWEEP, snapshot)
+        self._hibernated[name] = HibernatedDevice(node, blobs, (0, len(birth)))
         return birth
 
     def _publish(self, births: list[tuple[str, bytes]]) -> None:
         for name, birth in births:
-            sleeper = self._asleep.get(name)
-            if sleeper is None or sleeper.there:  # otherwise it was killed together with the packets on its line
+            saved = self._hibernated.get(name)
+            if saved is None or saved.online:  # otherwise it was killed together with the packets on its line
                 state = topics.state(FLEET, Address("device", name))
                 self.fleet.broker_of(name).publish(state, birth, retain=True)
 
     def kill(self, name: str) -> None:
         """Kill a hibernated device: its broker publishes its will."""
-        sleeper = self._asleep[name]
-        if sleeper.there:
-            self._asleep[name] = sleeper._replace(there=False)
-            will = pack(Packet(1, sleeper.rest.epoch, Death()))
+        saved = self._hibernated[name]
+        if saved.online:
+            self._hibernated[name] = saved._replace(online=False)
+            will = pack(Packet(1, saved.node.epoch, Death()))
             self.fleet.broker_of(name).publish(topics.state(FLEET, Address("device", name)), will, retain=True)
 
     def wake_by(self, topic: str) -> None:
@@ -140,25 +140,25 @@ class HibernatedDevices:
             self.wake(route.node.name)
 
     def wake(self, name: str) -> None:
-        """Create the node of a hibernated device; None if the device is awake or offline."""
-        sleeper = self._asleep.get(name)
-        if sleeper is None or not sleeper.there:
+        """Create the node of a hibernated device; do nothing if the device is awake or offline."""
+        saved = self._hibernated.get(name)
+        if saved is None or not saved.online:
             return
-        del self._asleep[name]
-        fleet, rest = self.fleet, sleeper.rest
-        store = fleet.stores[name] = MemoryStore(rest.epoch.count)
-        if rest.snapshot:
-            store.snapshot(rest.snapshot)
-        store.blobs = MemoryBlobs.wake(sleeper.blobs)
-        node = fleet.nodes[name] = fleet.make(name, sleeper.counted)
-        node.resume(rest)
+        del self._hibernated[name]
+        fleet, snapshot = self.fleet, saved.node
+        store = fleet.stores[name] = MemoryStore(snapshot.epoch.count)
+        if snapshot.snapshot:
+            store.snapshot(snapshot.snapshot)
+        store.blobs = MemoryBlobs.wake(saved.blobs)
+        node = fleet.nodes[name] = fleet.make(name, saved.counted)
+        node.resume(snapshot)
         self.woke(name)
 
     def woke(self, name: str) -> None:
         """Register an awake device; if there are many, idle devices that woke first hibernate."""
         for eldest in list(self._first(2)) if len(self._awake) >= MAX_AWAKE else ():
             del self._awake[eldest]
-            if not self._put_away(eldest) and self.fleet.nodes[eldest].alive:
+            if not self._hibernate(eldest) and self.fleet.nodes[eldest].alive:
                 self._awake[eldest] = None
         self._awake[name] = None
 
@@ -167,25 +167,25 @@ class HibernatedDevices:
         for _, name in zip(range(count), self._awake, strict=False):
             yield name
 
-    def _put_away(self, name: str) -> bool:
+    def _hibernate(self, name: str) -> bool:
         fleet = self.fleet
         machine, store, link = fleet.nodes[name].node.machine, fleet.stores[name], fleet.links[name]
         assert isinstance(machine, Agent)  # noqa: S101
         # If it has received nothing yet, the message that woke it is still in transit.
         received, wake_listener = fleet.nodes[name].node.traffic > 0, _WakeListener(self, name, link)
-        rest = fleet.nodes[name].hibernate(wake_listener) if received and machine.idle else None
-        if rest is None:
+        snapshot = fleet.nodes[name].hibernate(wake_listener) if received and machine.idle else None
+        if snapshot is None:
             return False
         assert isinstance(store.blobs, MemoryBlobs)  # noqa: S101
-        self._asleep[name] = HibernatedDevice(rest, store.blobs.hibernate(machine.live()), link.taken())
+        self._hibernated[name] = HibernatedDevice(snapshot, store.blobs.hibernate(machine.live()), link.taken())
         del fleet.nodes[name], fleet.stores[name], fleet.links[name]
         return True
 
     def taken(self, name: str) -> tuple[int, int]:
         """Return a hibernated device's bytes down and up since the last call."""
-        sleeper = self._asleep[name]
-        self._asleep[name] = sleeper._replace(counted=(0, 0))
-        return sleeper.counted
+        saved = self._hibernated[name]
+        self._hibernated[name] = saved._replace(counted=(0, 0))
+        return saved.counted
 
 
 class _Arriving(msgspec.Struct, frozen=True):
@@ -222,7 +222,7 @@ class _WakeListener(msgspec.Struct, frozen=True):
             node.deliver(delivery)
 
     def _woken(self) -> SimulatedNode | None:
-        """Return the woken device and the bytes that its old link has counted."""
+        """Return the woken device, after adding the bytes that its old link has counted."""
         self.hibernated.wake(self.name)
         fleet = self.hibernated.fleet
         if self.name in fleet.links:
@@ -231,7 +231,7 @@ class _WakeListener(msgspec.Struct, frozen=True):
         return fleet.nodes.get(self.name)
 
 
-def may_sleep(store: Store) -> bool:
+def may_hibernate(store: Store) -> bool:
     """Return whether a device with this store is idle after starting."""
     snapshot, records = store.load()
     if records:

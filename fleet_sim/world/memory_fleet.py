@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 FLEET = "simulated"
 CLOUD = "cloud"
+OPERATOR = Address("cloud", "operator")
+OFFER = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", CONSENTS, ABILITIES)
+"""The offer of every device: simulated devices consent to everything."""
 
 
 class MemoryFleet:
@@ -61,13 +64,12 @@ class MemoryFleet:
         clock: float = 0.0,
         stores: Mapping[str, Store] | None = None,
         views: ExemplarViews | None = None,
-        handing: bool = False,
+        direct: bool = False,
     ) -> None:
         """`sites` maps each edge server to the devices on its broker; with one broker, every site reaches all.
 
-        `clock` and `stores` resume an earlier fleet. With `handing`, models and packets are passed in memory, and only
-        their
-        transfer time is computed; this mode has no fault injection.
+        `clock` and `stores` resume an earlier fleet. With `direct`, models and packets are passed in memory, and only
+        their transfer time is computed; this mode has no fault injection.
         """
         self.world = World()
         self.world.now = clock
@@ -75,7 +77,7 @@ class MemoryFleet:
         self.stores: dict[str, Store] = dict(stores or {})
         self.exemplar_views = views or VIEWS
         """The exemplars in the format of the gates of all sites."""
-        self._neighbours = Neighbours(self.world, self.nodes, self._woken) if handing else None
+        self._neighbours = Neighbours(self.world, self.nodes, self._woken) if direct else None
         self._devices, self._home = devices, dict[str, str]()
         cloud = self.world.broker(faults)
         self.brokers: dict[str, MemoryBroker] = {CLOUD: cloud}
@@ -123,13 +125,17 @@ class MemoryFleet:
     def ask(self, message: OperatorRequest[Any]) -> None:
         """Send a request to the coordinator, as an operator does."""
         node = self.nodes[CLOUD].node
-        node.inject(Received(Address("cloud", "operator"), Epoch(0, bytes(8)), message), self.world.now)
+        node.inject(Received(OPERATOR, Epoch(0, bytes(8)), message), self.world.now)
 
     def job(self, name: str) -> JobState:
         """Return the coordinator's state of a job."""
+        return self.coordinator().state.jobs[name]
+
+    def coordinator(self) -> Coordinator:
+        """Return the coordinator's machine."""
         machine = self.nodes[CLOUD].node.machine
         assert isinstance(machine, Coordinator)  # noqa: S101
-        return machine.state.jobs[name]
+        return machine
 
     def run(self, name: str, limit: float = 1e5) -> JobState:
         """Advance time until the job has ended, or for this many seconds."""
@@ -169,7 +175,5 @@ class MemoryFleet:
         )
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
-        # Simulated devices consent to everything.
-        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", CONSENTS, ABILITIES)
         links: dict[Role, Link] = {"edge": MemoryLink(broker, OWN_BROKER_PAYLOAD)}
-        return self._node(Agent(name, offer), links, lambda store: InlineTraining(Trainer(store.blobs, data)))
+        return self._node(Agent(name, OFFER), links, lambda store: InlineTraining(Trainer(store.blobs, data)))

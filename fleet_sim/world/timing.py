@@ -43,8 +43,7 @@ def measured_cost(kit: Kit, batch: int, here: DeviceProfile) -> float:
     """Return the cost of one sample in operations, derived from measured time.
 
     Unlike `counted_cost`, it includes everything in addition to matrix products. It differs from run to run, and so
-    does
-    every duration derived from it.
+    does every duration derived from it.
     """
     taken = measure(kit, batch, threads=here.cores)
     return max(0.0, taken - here.step_seconds) * here.flops / batch

@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from coordinator.console.job_progress import JobProgress
 from coordinator.job_state import with_metrics
-from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed
 from coordinator.results.folder import EndedVisit
+from coordinator.rounds.evaluation import MeasureRound
 from coordinator.rounds.preparing import KitCache
+from coordinator.rounds.results import CloseRound
 from edge_agent.agent import Agent
+from edge_agent.training.messages import Train, Warm, Warmed
 from edge_agent.training.objectives import NAMES
-from fleet_sim.world.hibernation import HibernatedDevices, may_sleep
-from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
+from fleet_sim.world.hibernation import HibernatedDevices, may_hibernate
+from fleet_sim.world.memory_fleet import OFFER, OPERATOR, MemoryFleet
 from fleet_sim.world.transfer import CountedLink
-from fleet_sim.world.workers import ConcurrentMeasuring, EngineTraining
 from fleet_sim.world.world import SimulatedNode
 from hierarchy.edge.records import VisitKept, VisitMissed
-from sojourn import __version__
 from sojourn.model.exemplar_view import ExemplarViews
 from sojourn.model.graphs import Graphs
-from sojourn.node.machine import Received, Send
-from sojourn.protocol.data_summary import CONSENTS
+from sojourn.node.machine import Received, Send, WorkDone, WorkEvent, WorkFailed, WorkProgress
+from sojourn.node.workers import InlineWorkers, attempt
 from sojourn.protocol.operator_messages import Inspect, Jobs
-from sojourn.protocol.task import ABILITIES
-from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import Epoch, Offer
+from sojourn.protocol.wire import Epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
 
-    from fleet_sim.engines import Engine
+    from coordinator.records import RoundMeasured
+    from fleet_sim.engines import Engine, Outcome
     from fleet_sim.world.timing import WorkerStarts
-    from fleet_sim.world.workers import Lost, Seconds
+    from fleet_sim.world.world import World
     from sojourn.data.source import DataSettings
     from sojourn.links.memory import MemoryBroker
     from sojourn.node.node import Node
@@ -49,9 +50,125 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
     from sojourn.store.journal import Store
 
-OPERATOR = Address("cloud", "operator")
-OFFER = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", CONSENTS, ABILITIES)
-"""The offer of every device: simulated devices consent to everything."""
+    Seconds = Callable[[str, Train, BlobStore], float]
+    """Returns how long a device needs for a visit."""
+    Lost = Callable[[str, str], bool]
+    """Returns whether a device drops out of a visit."""
+    Report = Callable[[WorkEvent], None]
+
+
+SIGNS = 4
+"""Number of heartbeats that a visit sends during a lease."""
+
+
+class EngineTraining:
+    """Starts visits on an engine in parallel to the simulation, and reports each at its simulated end."""
+
+    def __init__(
+        self,
+        world: World,
+        device: str,
+        engine: Engine,
+        blobs: BlobStore,
+        seconds: Seconds,
+        lost: Lost,
+        worker_starts: WorkerStarts,
+    ) -> None:
+        self._world = world
+        self._device = device
+        self._engine = engine
+        self._blobs = blobs
+        self._seconds = seconds
+        self._lost = lost
+        self._worker_starts = worker_starts
+        self._wanted: dict[str, object] = {}
+
+    def start(self, key: str, work: Warm | Train, report: Callable[[WorkEvent], None]) -> None:
+        """Start a visit; its outcome is awaited only at its simulated end."""
+        wait = self._worker_starts.wait(self._device, self._world.now)
+        if isinstance(work, Warm):
+            self._world.later(wait, lambda: report(WorkDone(key, Warmed(0))))
+            return
+        self._wanted[key] = mark = object()
+        takes = wait + self._seconds(self._device, work, self._blobs)
+        self._worker_starts.use(self._device, self._world.now + takes)
+        future = None if self._lost(self._device, key) else self._engine.start(self._device, key, work, self._blobs)
+
+        def report_if_wanted(event: Callable[[], WorkEvent]) -> None:
+            if self._wanted.get(key) is mark:
+                report(event())
+
+        pause = work.visit.lease / SIGNS
+        for sign in range(1, int(takes // pause) + 1):
+            progress = WorkProgress(key, sign, sign + 1)
+            self._world.later(sign * pause, lambda progress=progress: report_if_wanted(lambda: progress))  # type: ignore[misc]
+        self._world.later(takes, lambda: report_if_wanted(lambda: self._outcome(key, future)))
+
+    def _outcome(self, key: str, future: Future[Outcome] | None) -> WorkDone | WorkFailed:
+        del self._wanted[key]
+        if future is None:
+            return WorkFailed(key, "failed", "dropped out")
+        outcome = future.result()
+        for digest, content in outcome.blobs.items():
+            self._blobs.put(content, digest)
+        return outcome.event
+
+    def stop(self, key: str) -> None:
+        """Cancel this visit's reports."""
+        self._wanted.pop(key, None)
+
+    def close(self) -> None:
+        """Cancel all reports."""
+        self._wanted.clear()
+
+
+class ConcurrentMeasuring:
+    """Runs all work immediately, except evaluations of rounds' models, which run on a thread in parallel.
+
+    An evaluation is reported right before the next round is closed, not when its result is available. Therefore the
+    fleet's clock and the order of its records are the same in every run.
+    """
+
+    def __init__(self, perform: Callable[[Any], Any]) -> None:
+        self._perform = perform
+        self._at_once = InlineWorkers(perform)
+        self._thread = ThreadPoolExecutor(1, "measure")
+        self._tests: dict[str, tuple[MeasureRound, Future[WorkDone | WorkFailed], Report]] = {}
+        """Unreported evaluations, by their keys."""
+
+    def start(self, key: str, work: Any, report: Report) -> None:
+        """Start an evaluation, or do another piece of work."""
+        if isinstance(work, MeasureRound):
+            self._tests[key] = work, self._thread.submit(attempt, key, work, self._perform), report
+            return
+        if isinstance(work, CloseRound) and work.state.phase == "train":
+            self.settle()
+        self._at_once.start(key, work, report)
+
+    def settle(self) -> bool:
+        """Wait for all pending evaluations and report them; return whether there were any."""
+        tests, self._tests = self._tests, {}
+        for _, future, report in tests.values():
+            report(future.result())
+        return bool(tests)
+
+    def found(self, job: str, number: int) -> RoundMeasured | None:
+        """Return the result of a round's evaluation if it is finished and not reported yet."""
+        for work, future, _ in self._tests.values():
+            if (work.job, work.round) == (job, number) and future.done():
+                event = future.result()
+                found: RoundMeasured | None = event.outcome if isinstance(event, WorkDone) else None
+                return found
+        return None
+
+    def stop(self, key: str) -> None:
+        """Cancel the report of an evaluation."""
+        self._tests.pop(key, None)
+
+    def close(self) -> None:
+        """Stop the thread after its current work."""
+        self._tests.clear()
+        self._thread.shutdown(cancel_futures=True)
 
 
 class VirtualFleet(MemoryFleet):
@@ -72,7 +189,7 @@ class VirtualFleet(MemoryFleet):
         stores: Mapping[str, Store] | None = None,
         make: Callable[[Kit, int], Graphs] = Graphs,
         notify: Callable[[str], None] = lambda _text: None,
-        handing: bool = True,
+        direct: bool = True,
         hibernating: bool = True,
         objectives: tuple[str, ...] = (),
     ) -> None:
@@ -80,9 +197,8 @@ class VirtualFleet(MemoryFleet):
 
         `objectives` are custom ones that every device offers in addition to the built-in ones.
 
-        `notify` receives the progress of compiling. Without `handing`, every model goes through the whole protocol,
-        chunk
-        by chunk. Without `hibernating`, every device's node is created at once and never hibernates.
+        `notify` receives the progress of compiling. Without `direct`, every model goes through the whole protocol,
+        chunk by chunk. Without `hibernating`, every device's node is created at once and never hibernates.
         """
         self._engine = engine
         self._link_profiles = links or {}
@@ -99,9 +215,7 @@ class VirtualFleet(MemoryFleet):
         self.hibernated = HibernatedDevices(self, self._offer, self._link_profiles) if hibernating else None
         devices: dict[str, Any] = dict.fromkeys(device for reached in sites.values() for device in reached)
         views = ExemplarViews(make)
-        super().__init__(
-            devices, sites, one_broker=one_broker, clock=clock, stores=stores, views=views, handing=handing
-        )
+        super().__init__(devices, sites, one_broker=one_broker, clock=clock, stores=stores, views=views, direct=direct)
 
     def _start_devices(self, names: tuple[str, ...]) -> None:
         """Hibernate the devices of a site, except those that were working when the fleet stopped."""
@@ -109,7 +223,7 @@ class VirtualFleet(MemoryFleet):
             super()._start_devices(names)
             return
         self.broker_of(names[0]).on_unmatched = self.hibernated.wake_by
-        busy = [name for name in names if name in self.stores and not may_sleep(self.stores[name])]
+        busy = [name for name in names if name in self.stores and not may_hibernate(self.stores[name])]
         self.hibernated.start(sorted(set(names).difference(busy)) if busy else names)
         for name in busy:
             self.start(name)
@@ -144,9 +258,8 @@ class VirtualFleet(MemoryFleet):
 
     def course(self, name: str, before: tuple[RoundReport, ...] = ()) -> JobProgress:
         """Return a job's progress, as an operator sees it."""
-        machine = self.nodes[CLOUD].node.machine
         request = Received(OPERATOR, Epoch(0, bytes(8)), Inspect("view", name, len(before)))
-        (answer,) = machine.handle(request, self.world.now)
+        (answer,) = self.coordinator().handle(request, self.world.now)
         assert isinstance(answer, Send)  # noqa: S101
         assert isinstance(answer.message, Jobs)  # noqa: S101
         (view,) = answer.message.jobs
@@ -172,12 +285,6 @@ class VirtualFleet(MemoryFleet):
             return None
         entries = reversed(self.coordinator().state.audit.entries)
         return next((it.detail for it in entries if it.ticket == message.ticket), "the coordinator refused it")
-
-    def coordinator(self) -> Coordinator:
-        """The coordinator's machine."""
-        machine = self.nodes[CLOUD].node.machine
-        assert isinstance(machine, Coordinator)  # noqa: S101
-        return machine
 
     @property
     def held(self) -> int:

@@ -74,12 +74,12 @@ class World:
     def later(self, delay: float, action: Callable[[], None]) -> None:
         """Call `action` after this many seconds on the virtual clock."""
         self._count += 1
-        happening = (self.now + delay, self._count, action)
+        event = (self.now + delay, self._count, action)
         usual = self._queues.get(delay)
         if usual is None:
-            heapq.heappush(self._queue, happening)
+            heapq.heappush(self._queue, event)
         else:
-            usual.append(happening)
+            usual.append(event)
 
     def broker(self, faults: Faults | None = None) -> MemoryBroker:
         """Return a broker on this clock."""
@@ -143,25 +143,24 @@ class SimulatedNode:
             link.open(self, self.node.reception.filters(link), self.node.will())
         self._schedule()
 
-    def resume(self, rest: NodeSnapshot) -> None:
+    def resume(self, saved: NodeSnapshot) -> None:
         """Resume a hibernated node as if it had run all the time."""
         self._alive = True
         node = self.node
-        node.report, node.epoch, node.next_sweep = self.report, rest.epoch, rest.next_sweep
-        node.sent_inline = rest.sent_inline or {}
-        if rest.snapshot:
-            node.machine.restore(rest.snapshot)
+        node.report, node.epoch, node.next_sweep = self.report, saved.epoch, saved.next_sweep
+        node.sent_inline = saved.sent_inline or {}
+        if saved.snapshot:
+            node.machine.restore(saved.snapshot)
         for link in dict.fromkeys(node.links.values()):
             assert isinstance(link, MemoryLink)  # noqa: S101
             link.resume(self, node.reception.filters(link), node.will())
-        node.packets = rest.packets
+        node.packets = saved.packets
 
     def hibernate(self, wake_listener: WakeListener) -> NodeSnapshot | None:
         """Stop without a notice, and return the state needed to resume; None if work is pending or scheduled.
 
         The machine's state that is not durable is lost: the caller makes sure that there is none. Messages in transit
-        are
-        delivered to `wake_listener`.
+        are delivered to `wake_listener`.
         """
         links = [link for link in dict.fromkeys(self.node.links.values()) if isinstance(link, MemoryLink)]
         if not self._alive or self._wake is not None or self._reports or not all(link.idle for link in links):

@@ -27,28 +27,26 @@ LABEL = 60
 """Maximum number of characters of a name on a page; its tooltip shows the full name."""
 
 
-def name_of(text: str, longest: int = LABEL) -> Markup:
+def name_of(text: str) -> Markup:
     """Return a peer's name: shortened, cleaned, and isolated from the text direction around it."""
-    short = clean(text, longest)
+    short = clean(text, LABEL)
     whole = clean(text, 4 * LABEL)
     return tag("bdi", short, title=whole if whole != short else None)
 
 
-def table(
-    head: Iterable[str], rows: Iterable[Iterable[str]], caption: str, *, numbers: Iterable[int] = (), label: int = 0
-) -> Markup:
-    """Return a scrollable table. numbers: the right-aligned columns; label: the column that names a row."""
+def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str, *, numbers: Iterable[int] = ()) -> Markup:
+    """Return a scrollable table whose first column names the rows. numbers: the right-aligned columns."""
     right = frozenset(numbers)
     columns = [tag("th", it, scope="col", class_="number" if at in right else None) for at, it in enumerate(head)]
-    lines = [tag("tr", *(_cell(at, it, right, label) for at, it in enumerate(row))) for row in rows]
+    lines = [tag("tr", *(_cell(at, it, right) for at, it in enumerate(row))) for row in rows]
     inner = tag(
         "table", tag("caption", caption), tag("thead", tag("tr", *columns)), tag("tbody", *lines)
     )  # fmt: skip
     return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-def _cell(at: int, content: str, right: frozenset[int], label: int) -> Markup:
+def _cell(at: int, content: str, right: frozenset[int]) -> Markup:
     kind = "number" if at in right else None
-    if at == label:
+    if at == 0:
         return tag("th", content, scope="row", class_=kind)
     return tag("td", content, class_=kind)

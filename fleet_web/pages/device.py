@@ -10,7 +10,7 @@ from coordinator.console.fleet_tables import device_lines
 from fleet_web.drawing.markup import RUN_CLOCK, moment
 from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTable, Words, address, link
 from fleet_web.page_updates import follow
-from fleet_web.pages.fleet import state_of, state_text
+from fleet_web.pages.fleet import state_text
 from fleet_web.pages.releases import tone
 from fleet_web.sources.source import in_address
 from sojourn.errors import JobError, SojournError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fleet_web.sources.source import Source
-    from sojourn.protocol.operator_messages import FleetDevice, VisitNote
+    from sojourn.protocol.operator_messages import FleetChange, FleetDevice, VisitNote
     from sojourn.protocol.release import LineView
 
 
@@ -58,6 +58,12 @@ def visit_row(it: VisitNote, size: float | None, of: dict[str, str]) -> Row:
     )
 
 
+def change_row(key: str, it: FleetChange) -> Row:
+    """Return a connection event as a row."""
+    event = Cell(it.event, tone="good" if it.event == "joined" else "warn")
+    return Row(key, (Cell(moment(it.at)), event, Cell(it.site)))
+
+
 async def mean_bytes(source: Source, visits: Sequence[VisitNote], most: int) -> dict[tuple[str, int], float]:
     """Return the mean number of bytes per visit, by job and round; bytes are not counted per visit."""
     found: dict[tuple[str, int], float] = {}
@@ -79,7 +85,7 @@ _RELEASE_COLUMNS = (
     Column("line", "Model line"),
     Column("serves", "Serves"),
     Column("state", "State"),
-    Column("d", "Detail"),
+    Column("detail", "Detail"),
 )
 _CHANGE_COLUMNS = (Column("at", "Time"), Column("event", "What"), Column("site", "Site"))
 _STATUSES = (("", "all"), ("done", "done"), ("declined", "declined"), ("lost", "lost"), ("refused", "refused"))
@@ -117,26 +123,11 @@ class DeviceHistoryView:
         self._bytes = await mean_bytes(self._source, self._visits, MEANS)
         self._show_visits()
         changes = await self._source.changes(self._name, CHANGES)
-        self._changes.show(
-            [
-                Row(
-                    f"{at}",
-                    (
-                        Cell(moment(it.at)),
-                        Cell("online", tone="good") if it.event == "joined" else Cell("offline", tone="warn"),
-                        Cell(it.site),
-                    ),
-                )
-                for at, it in enumerate(changes)
-            ]
-        )
+        self._changes.show([change_row(str(at), it) for at, it in enumerate(changes)])
 
     def _show_device(self, device: FleetDevice) -> None:
         now = self._source.now()
-        text = state_text(device, now)
-        if self._state.text != text:
-            self._state.text = text
-            self._state.classes(replace=f"lead state-{state_of(device)}")
+        self._state.text = state_text(device, now)
         reported = [(word or "data", text) for word, text in device_lines(device, now)]
         dated = device.first >= RUN_CLOCK  # a run in a folder has no dates
         self._pairs.show([(word, text) for word, text in reported if dated or word not in {"state", "first seen"}])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nicegui import ui
 
 from fleet_web.drawing.markup import age
-from fleet_web.elements import Cell, Column, Dropdown, Pager, Row, TextTable, Words, address, search
+from fleet_web.elements import Cell, Column, Dropdown, Pager, Row, TextTable, Words, address, search_field
 from fleet_web.page_updates import follow
 from fleet_web.sources.source import in_address
 from sojourn.protocol.release import BAD
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.operator_messages import FleetDevice, ReleaseNow
 
 
-STATES = ("training", "here", "declining", "gone")
-_TONES = {"training": "accent", "here": "good", "declining": "warn", "gone": "bad"}
+STATES = ("training", "online", "declining", "offline")
+_TONES = {"training": "accent", "online": "good", "declining": "warn", "offline": "bad"}
 COLUMNS = (
     Column("device", "Device", sortable=True),
     Column("state", "State", sortable=True),
@@ -50,10 +50,10 @@ class FleetChoice(NamedTuple):
 def state_of(device: FleetDevice) -> str:
     """Return a device's state in one word."""
     if not device.here:
-        return "gone"
+        return "offline"
     if device.doing and device.doing.visit:
         return "training"
-    return "declining" if device.last and device.last.status == "declined" else "here"
+    return "declining" if device.last and device.last.status == "declined" else "online"
 
 
 def chosen(devices: Iterable[FleetDevice], choice: FleetChoice) -> list[FleetDevice]:
@@ -133,10 +133,8 @@ def state_text(it: FleetDevice, now: float) -> str:
             return f"training {visit.job} round {visit.round}{share}"
         case "declining" if it.last:
             return f"declines: {it.last.reason or 'it gave no reason'}"
-        case "gone":
-            return f"offline for {age(now - it.since)}"
-        case _:
-            return f"online for {age(now - it.since)}"
+        case state:
+            return f"{state} for {age(now - it.since)}"
 
 
 def offers_text(it: FleetDevice) -> str:
@@ -186,7 +184,7 @@ class FleetView:
             Words("summary", "Sites")
             self._sites = TextTable("Sites with the number of devices in each state", _SITE_COLUMNS, empty="-")
         with ui.element("form").classes("controls").props('role="search" onsubmit="return false"'):
-            search("Search", lambda text: self._choose(search=text))
+            search_field(lambda text: self._choose(search=text))
             states = [("", "all states"), *((state, state) for state in STATES)]
             Dropdown("State", states, lambda value: self._choose(state=value))
             self._site = Dropdown("Site", [("", "all sites")], lambda value: self._choose(site=value))
@@ -227,9 +225,8 @@ class FleetView:
         self._sites.show([_site_row(site, sites[site], versions.get(site, set())) for site in sorted(sites)])
         counts = sum(sites.values(), Counter[str]())
         parts = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
-        text = f"{_many(self._devices, 'device')} at {_many(sites, 'site')}: {parts}" if self._devices else ""
-        if self._summary.text != text:
-            self._summary.text = text
+        counted = f"{_many(self._devices, 'device')} at {_many(sites, 'site')}: {parts}"
+        self._summary.text = counted if self._devices else ""
 
 
 def _many(things: Sized, word: str) -> str:
@@ -237,8 +234,8 @@ def _many(things: Sized, word: str) -> str:
 
 
 def _site_row(site: str, counts: Counter[str], versions: set[str]) -> Row:
-    lost = not any(counts[state] for state in STATES if state != "gone")
-    name = Cell(f"{site} (offline)" if lost else site, tone="bad" if lost else "")
+    offline = not any(counts[state] for state in STATES if state != "offline")
+    name = Cell(f"{site} (offline)" if offline else site, tone="bad" if offline else "")
     metrics = (Cell(f"{counts[state]:,}", tone="dim" if not counts[state] else "") for state in STATES)
     return Row(site, (name, *metrics, Cell(", ".join(sorted(versions)[:5]) or "-")))
 

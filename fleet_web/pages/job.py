@@ -137,7 +137,7 @@ class JobPage:
             self._sites = {it.device: it.site for it in await self._source.devices()}
         else:
             wanted = MORE + sum(it.visits + it.lost for it in story.history if it.round > self._asked)
-            self._book.extended(await self._source.visits(job=self._name, last=min(wanted, NEW_VISITS)))
+            self._book.extend(await self._source.visits(job=self._name, last=min(wanted, NEW_VISITS)))
         # The visits may lag behind the round; in that case, load them again.
         self._tries = 0 if self._book.newest >= newest else self._tries + 1
         self._asked = newest if self._tries in {0, TRIES} else self._book.newest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nicegui import ui
 
 from fleet_web.drawing.markup import moment
-from fleet_web.elements import Cell, Column, Dropdown, Pager, Row, TextTable, address, search
+from fleet_web.elements import Cell, Column, Dropdown, Pager, Row, TextTable, address, search_field
 from fleet_web.page_updates import follow
 from fleet_web.pages.device import TONES
 from fleet_web.pages.releases import tone
@@ -42,7 +42,7 @@ class Event(NamedTuple):
     who: str
     what: str
     link: tuple[str, ...] = ()
-    """Return the address of the page about it."""
+    """The path of the page about it."""
     tone: str = ""
 
 
@@ -90,8 +90,8 @@ def rows(shown: Sequence[Event], of: dict[str, str]) -> list[Row]:
 
 
 def _change(it: FleetChange) -> Event:
-    word, mood = ("online", "good") if it.event == "joined" else ("offline", "warn")
-    return Event(it.at, "device", it.device, f"{word}, site {it.site}", ("device", it.device), mood)
+    state, mood = ("online", "good") if it.event == "joined" else ("offline", "warn")
+    return Event(it.at, "device", it.device, f"{state}, site {it.site}", ("device", it.device), mood)
 
 
 def _visit(it: VisitNote) -> Event:
@@ -147,7 +147,7 @@ class LogView:
         self._found: list[Event] = []
         self._kind = self._search = ""
         with ui.element("form").classes("controls").props('role="search" onsubmit="return false"'):
-            search("Search", self._look_for)
+            search_field(self._look_for)
             Dropdown("Kind", [("", "everything"), *((kind, kind) for kind in KINDS)], self._choose)
         self._table = TextTable("Events, newest first", LOG_COLUMNS, empty="Loading from the coordinator …")
         self._pager = Pager(self._show)

@@ -8,7 +8,7 @@ from nicegui import ui
 
 from coordinator.console.release_tables import card_fields, health_metric, health_pace, line_summary
 from fleet_web.drawing.markup import moment
-from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTable, Words, address, link, search
+from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTable, Words, address, link, search_field
 from fleet_web.page_updates import follow
 from fleet_web.sources.source import in_address
 from sojourn.errors import SojournError
@@ -95,7 +95,7 @@ def rule_pairs(view: LineView) -> list[tuple[str, str]]:
         ("errors allowed", f"{rules.errors} per device"),
         ("each stage", f"healthy for {clock_of(rules.soak)}; waits {clock_of(rules.timeout)} for silent devices"),
         ("unhealthy stage", "is rolled back immediately" if view.plan.undo else "pauses the rollout"),
-        *(("turned", text) for text in turns),
+        *(("history", text) for text in turns),
     ]
 
 
@@ -138,12 +138,11 @@ class ModelLineView:
         self._search = self._state = ""
         self._version: int | None = None
         self._summary = Words("p", "", role="status").classes("lead")
-        self.acts = ui.element("div").classes("acts")
         Words("h2", "Stages and rules")
         self._rules = Pairs()
         Words("h2", "Devices")
         with ui.element("form").classes("controls").props('role="search" onsubmit="return false"'):
-            search("Search", self._look_for)
+            search_field(self._look_for)
             self._states = Dropdown("State", [("", "all states")], self._choose)
         self._table = TextTable(
             "Devices, unhealthy ones first", DEVICE_COLUMNS, empty="No devices have received it yet."
@@ -156,9 +155,7 @@ class ModelLineView:
     async def refresh(self) -> None:
         """Update the page."""
         line = self._line = await self._source.line(self._name)
-        text = line_summary(line)
-        if self._summary.text != text:
-            self._summary.text = text
+        self._summary.text = line_summary(line)
         self._rules.show(rule_pairs(line))
         self._states.set([("", "all states"), *((state, f"{state} ({count})") for state, count in line.counts.items())])
         self._show_devices()
@@ -194,7 +191,7 @@ class ModelLineView:
         self._table.show([device_row(it, of) for it in self._pager.cut(found)])
 
 
-async def release_page(source: Source, name: str) -> ModelLineView:
+async def release_page(source: Source, name: str) -> None:
     """Show one model line of a source."""
     link("All model lines", "releases", **in_address(source))
-    return ModelLineView(source, name)
+    ModelLineView(source, name)

@@ -12,8 +12,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from sojourn.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from fleet_web.security.exposure import Exposure
@@ -45,15 +43,8 @@ log = logging.getLogger(__name__)
 class Guard:
     """ASGI middleware that checks requests. Without `sessions`, no login is required."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        exposure: Exposure,
-        sessions: Sessions | None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.app, self._exposure, self._sessions, self._clock = app, exposure, sessions, clock
+    def __init__(self, app: ASGIApp, *, exposure: Exposure, sessions: Sessions | None) -> None:
+        self.app, self._exposure, self._sessions = app, exposure, sessions
         self._hosts, self._origins = exposure.hosts, exposure.origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +61,7 @@ class Guard:
             await _refuse(scope, receive, send, why)
             return
         token = _cookie(headers.get("cookie", ""))
-        who = self._sessions.who(token, self._clock()) if self._sessions else ""
+        who = self._sessions.who(token, time.monotonic()) if self._sessions else ""
         if who is None and not scope["path"].startswith((*OPEN, ASSETS)):
             await _require_login(scope, receive, send)
             return
@@ -100,7 +91,7 @@ class Guard:
 
         async def next_message() -> Message:
             message = await receive()
-            if self._sessions and self._sessions.who(token, self._clock()) is None:
+            if self._sessions and self._sessions.who(token, time.monotonic()) is None:
                 await send({"type": "websocket.close", "code": 1008})
                 return {"type": "websocket.disconnect", "code": 1008}
             return message

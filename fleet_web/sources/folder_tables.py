@@ -196,7 +196,7 @@ class FolderTables:
 
     @property
     def has_visits(self) -> bool:
-        """Return whether there is a table of visits."""
+        """Whether there is a table of visits."""
         return self._tails[VISITS].exists
 
     def read(self) -> None:

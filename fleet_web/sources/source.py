@@ -98,7 +98,7 @@ class Sources:
 
     @property
     def first(self) -> Source:
-        """Return the coordinator, or the first folder if there is none."""
+        """The coordinator, or the first folder if there is none."""
         return next(iter(self._by_name.values()))
 
     def named(self, name: str | None) -> Source:

@@ -55,8 +55,8 @@ class VisitBook:
         else:
             self._estimates.append(visit)
 
-    def extended(self, newest_first: Sequence[VisitNote]) -> None:
-        """Return a book with the visits of newer rounds added; rounds already known are unchanged."""
+    def extend(self, newest_first: Sequence[VisitNote]) -> None:
+        """Add the visits of newer rounds; rounds that are already known stay unchanged."""
         known = self.newest
         for visit in reversed(newest_first):
             if visit.round > known:
@@ -64,12 +64,12 @@ class VisitBook:
 
     @property
     def newest(self) -> int:
-        """Return the newest round with known visits."""
+        """The newest round with known visits."""
         return max(self._rounds, default=0)
 
     @property
     def rounds(self) -> list[int]:
-        """Return the rounds with known visits."""
+        """The rounds with known visits."""
         return sorted(self._rounds)
 
     def travel(self, number: int) -> RoundTravel:
@@ -193,12 +193,12 @@ class JobStory:
 
     @property
     def megabytes(self) -> float:
-        """Return the total MQTT traffic in megabytes."""
+        """The total MQTT traffic in megabytes."""
         return sum(it.traffic for it in self.history) / 1e6
 
     @property
     def under_way(self) -> RoundTravel | None:
-        """Return the current tours; None if there are none."""
+        """The current tours; None if there are none."""
         if self.over or not self.view.tours:
             return None
         tours = tuple(present_tour(tour) for tour in self.view.tours)

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from edge_agent.commands import app
 from edge_agent.settings import AgentSettings
 from edge_agent.setup import preflight
-from edge_agent.setup.agent_file import InitAnswers, settings_of, table_of
+from edge_agent.setup.agent_file import settings_of, table_of
+from edge_agent.setup.commands import agent_flags
 from sojourn.data.source import DataSettings
 from sojourn.settings import read_settings
 
@@ -53,4 +54,4 @@ def test_all_commands_take_the_same_data_options(tmp_path: Path, monkeypatch: py
     done = CliRunner().invoke(app, ["init", str(file), "--yes", "--no-check", "--name", "pi", *OPTIONS])
     assert done.exit_code == 0, done.output
     assert read_settings(str(file), {}, AgentSettings).data == MEANT
-    assert settings_of(table_of(InitAnswers("pi", "/data.csv"))).data.ignore == ()
+    assert settings_of(table_of(agent_flags(name="pi", data="/data.csv"), {})).data.ignore == ()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.strategies import STRATEGIES
-from fleet_sim.datasets.synthetic_sets import MADE
+from fleet_sim.datasets.built_in_sets import MADE
 from fleet_sim.settings import Simulation, read_simulation
 from sojourn.errors import ConfigError
 

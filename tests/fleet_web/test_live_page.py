@@ -37,7 +37,7 @@ def test_confirmed_action_is_audited_and_page_survives_restarts(
         with fleet.operator() as operator:
             operator.submit(job_text("waits", devices=4))  # no device is online, so the job waits
         browser.open(f"{address}/job/waits")
-        browser.wait_text("Acts")
+        browser.wait_text("Actions")
         browser.press("Stop …")
         browser.press("No")
         browser.wait(lambda: not browser.all(".q-dialog"), "the dialog to close")
@@ -51,7 +51,7 @@ def test_confirmed_action_is_audited_and_page_survives_restarts(
         browser.open(f"{address}/log")
         browser.wait_text("stop waits, done")
         browser.open(f"{address}/fleet")
-        browser.wait_text("1 device at 1 site: 1 here")
+        browser.wait_text("1 device at 1 site: 1 online")
         browser.js("window.same = true")
         fleet.kill("cloud")
         fleet.restart_broker()

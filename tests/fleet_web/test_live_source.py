@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from fleet_web.sources import change_follower
-from fleet_web.sources.change_follower import ChangeFollower, WatchedDevices
-from fleet_web.sources.live_source import LiveSource
+from fleet_web.sources import live_source
+from fleet_web.sources.live_source import ChangeFollower, LiveSource, WatchedDevices
 from sojourn.errors import JobError, LinkError
 from sojourn.protocol.operator_messages import Changed
 from tests.fleet_web.fake_source import device
@@ -90,12 +89,12 @@ def test_polling_is_slow_until_a_page_is_open() -> None:
     operator, follower = fake_operator(), ChangeFollower()
     before = time.monotonic()
     follower.poll(operator)
-    assert follower._not_before >= before + change_follower.IDLE_PAUSE
+    assert follower._not_before >= before + live_source.IDLE_PAUSE
     follower.asked()
     assert follower._not_before <= time.monotonic()
     operator.mark += 1
     follower.poll(operator)
-    assert follower._not_before <= time.monotonic() + change_follower.MIN_PAUSE
+    assert follower._not_before <= time.monotonic() + live_source.MIN_PAUSE
 
 
 def test_a_refusal_is_reported() -> None:
@@ -106,8 +105,8 @@ def test_a_refusal_is_reported() -> None:
 
 
 def test_tabs_with_the_same_query_share_an_answer(monkeypatch) -> None:
-    monkeypatch.setattr(change_follower, "MIN_PAUSE", 0.0)
-    monkeypatch.setattr(change_follower, "IDLE_PAUSE", 0.0)
+    monkeypatch.setattr(live_source, "MIN_PAUSE", 0.0)
+    monkeypatch.setattr(live_source, "IDLE_PAUSE", 0.0)
     operator = fake_operator()
     source = LiveSource(operator)
 

@@ -73,7 +73,7 @@ def test_live_page_shows_the_model_moving_and_a_spare_joining(browser: Browser, 
     broker = fleet.brokers["cloud"]
     with web("--broker", f"{broker.host}:{broker.port}", "--fleet", FLEET) as address:
         browser.open(f"{address}/fleet", width=900)
-        browser.wait_text("5 devices at 1 site: 5 here")
+        browser.wait_text("5 devices at 1 site: 5 online")
         signal_all(fleet, SITES["barn"], signal.SIGSTOP)
         fleet.submit(JOB)
         browser.open(f"{address}/job/travels", width=900)

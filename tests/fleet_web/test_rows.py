@@ -17,7 +17,7 @@ from tests.fleet_web.fake_source import HOSTILE, NOW, FakeSource, device, line, 
 
 def test_device_state_is_described_with_its_reason() -> None:
     found = [device(), training(), device("a", here=False), device("b", last=None)]
-    assert [fleet.state_of(it) for it in found] == ["declining", "training", "gone", "here"]
+    assert [fleet.state_of(it) for it in found] == ["declining", "training", "offline", "online"]
     assert [fleet.state_text(it, NOW) for it in found] == [
         "declines: hot: 81 °C",
         "training digits round 4, 50 %",
@@ -105,7 +105,7 @@ def test_rollouts_and_their_rules_are_described_in_words() -> None:
     assert (unhealthy[3].tone, well[3].tone) == ("bad", "good")
     rules = dict(releases.rule_pairs(view))
     assert rules["accuracy loss allowed"] == "2 points; for another main metric, 10 %"
-    assert rules["turned"].endswith("digits 2 rolled-back, accuracy fell")
+    assert rules["history"].endswith("digits 2 rolled-back, accuracy fell")
 
 
 def test_event_log_covers_all_roles_newest_first() -> None:

@@ -16,8 +16,7 @@ from starlette.websockets import WebSocketDisconnect
 from fleet_web.security import login_page
 from fleet_web.security.exposure import Exposure
 from fleet_web.security.guard import COOKIE, Guard
-from fleet_web.security.login_page import LoginPage
-from fleet_web.security.login_throttle import FREE_ATTEMPTS, GLOBAL_LIMIT, MAX_WAIT, Attempts
+from fleet_web.security.login_page import FREE_ATTEMPTS, GLOBAL_LIMIT, MAX_WAIT, LoginPage, LoginThrottle
 from fleet_web.security.logins import AGE, IDLE, MAX_SESSIONS, Logins, Sessions, add_login, hashed, matches
 from sojourn.errors import ConfigError
 from tests.fleet_web.asgi_client import AsgiClient
@@ -207,7 +206,7 @@ def test_malformed_hash_matches_no_password() -> None:
 
 
 def test_each_further_wrong_password_doubles_the_wait() -> None:
-    attempts, now = Attempts(), 0.0
+    attempts, now = LoginThrottle(), 0.0
     for _ in range(FREE_ATTEMPTS):
         assert attempts.wait("a", now) == 0.0
         attempts.failed("a", now)

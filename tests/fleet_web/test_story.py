@@ -70,7 +70,7 @@ def test_devices_that_never_took_part_are_listed_with_reason():
 
 def test_visit_book_adds_only_newer_rounds_and_names_gaps():
     book = VisitBook([note(2, "b"), note(1, "a")])
-    book.extended([note(3, "c"), note(2, "b")])
+    book.extend([note(3, "c"), note(2, "b")])
     assert book.rounds == [1, 2, 3]
     assert len(book.travel(2).tours) == 1
     assert "unknown" in book.travel(9).gap

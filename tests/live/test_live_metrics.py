@@ -124,7 +124,8 @@ def test_prometheus_shows_a_job_and_offline_device_and_site(tmp_path: Path) -> N
         }  # fmt: skip
         fleet.kill("pi-4")
         prometheus.wait_for_alerts("SojournDeviceOffline")
-        prometheus.wait('sum(sojourn_devices{state="offline"})', lambda devices: devices == 1)  # both sites reach them all
+        # Both sites reach all devices.
+        prometheus.wait('sum(sojourn_devices{state="offline"})', lambda devices: devices == 1)
         fleet.kill("edge-1")
         prometheus.wait_for_alerts("SojournSiteOffline", "SojournNodeDown")
         prometheus.wait('sojourn_site_up{site="edge-1"}', lambda up: up == 0)

@@ -124,7 +124,7 @@ def test_usage_of_a_scoring_model_counts_anomalies(shop: Shop) -> None:
     with Model(LINE, shop.store) as model:
         model.score([[9, 9, 9], [0, 0, 0], [0, 0, 1]])
         tally = UsageTally()
-        model._now().counts.move_to(tally)
+        model._in_use().counts.move_to(tally)
     assert tally.classes == {0: 2, 1: 1}
 
 

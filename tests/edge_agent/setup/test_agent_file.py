@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from edge_agent.settings import AgentSettings
-from edge_agent.setup.agent_file import InitAnswers, own_name, settings_of, table_of, write
+from edge_agent.setup.agent_file import own_name, settings_of, table_of, write
+from edge_agent.setup.commands import agent_flags
 from sojourn.brokers.local_broker import start_broker
 from sojourn.errors import ConfigError
 from sojourn.links.settings import LocalBroker, TlsSettings
@@ -101,12 +102,13 @@ def test_invalid_flags_are_rejected_and_nothing_is_written(tmp_path, flags, word
 
 def test_ca_file_enables_tls_and_paths_become_absolute(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = settings_of(table_of(InitAnswers("pi", "data", ca_file="ca.pem", password_file="word", broker="host")))
+    flags = agent_flags(name="pi", data="data", password_file="word", broker="host")
+    found = settings_of(table_of(flags, {}, ca_file="ca.pem"))
     assert found.broker.address == "host:8883"
     assert isinstance(found.broker.tls, TlsSettings)
     assert found.broker.tls.ca_file == str(tmp_path / "ca.pem")
     assert (found.broker.password_file, found.data.path) == (str(tmp_path / "word"), str(tmp_path / "data"))
-    assert settings_of(table_of(InitAnswers("pi", "data"))).broker.tls is False
+    assert settings_of(table_of(agent_flags(name="pi", data="data"), {})).broker.tls is False
 
 
 def test_host_name_becomes_a_valid_device_name(monkeypatch) -> None:

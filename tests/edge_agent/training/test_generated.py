@@ -49,7 +49,8 @@ def made_by() -> np.ndarray[Any, Any]:
 
 
 def steps(a: float, b: float) -> GeneratedSteps:
-    return GeneratedSteps(compiled()[0], SETTINGS, made_by(), (a, b), seed=9)
+    kit = compiled()[0]
+    return GeneratedSteps(kit, SETTINGS, made_by(), (a, b), 9, Graphs(kit))
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.0, 3.0), (2.0, 0.0), (2.0, 3.0)])
@@ -104,7 +105,7 @@ def test_weights_start_in_round_one_and_decay_each_round() -> None:
 def test_kit_without_soft_label_graph_is_refused() -> None:
     plain = compile_kit(network(), INPUT, ("a", "b", "c"), mean=None, std=None, seed=1).kit
     with pytest.raises(Unsupported, match="no training graph with soft targets"):
-        GeneratedSteps(plain, SETTINGS, made_by(), (1.0, 1.0), seed=0)
+        GeneratedSteps(plain, SETTINGS, made_by(), (1.0, 1.0), 0, Graphs(plain))
 
 
 def test_unsupported_models_are_refused_with_a_reason() -> None:

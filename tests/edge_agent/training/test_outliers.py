@@ -176,7 +176,7 @@ def test_step_matches_pseudo_code_and_every_term_counts() -> None:
     kit, initial, net = compiled()
     assert kit.outliers
     assert set(kit.outliers.terms) == set(WEIGHTS)
-    steps = OutlierSteps(kit, kit.outliers, WHOLE, 9)
+    steps = OutlierSteps(kit, kit.outliers, WHOLE, 9, Graphs(kit))
     for number in range(2):
         loss, gradient = steps.loss_and_gradient(initial, *batch())
         expected_loss, expected = pseudo_code(net, WHOLE, 9, number)
@@ -192,7 +192,7 @@ def test_dropping_a_term_leaves_other_terms_unchanged() -> None:
     kit, initial, net = compiled(settings)
     assert kit.outliers
     assert kit.outliers.terms == ("masked", "adversarial")
-    _, gradient = OutlierSteps(kit, kit.outliers, settings, 9).loss_and_gradient(initial, *batch())
+    _, gradient = OutlierSteps(kit, kit.outliers, settings, 9, Graphs(kit)).loss_and_gradient(initial, *batch())
     _, expected = pseudo_code(net, settings, 9, 0)
     np.testing.assert_allclose(gradient, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
@@ -202,7 +202,7 @@ def test_every_other_parameter_changes_a_step(knob) -> None:
     kit, initial, _ = compiled()
     assert kit.outliers
     plain, turned = (
-        OutlierSteps(kit, kit.outliers, settings, 9).loss_and_gradient(initial, *batch())[1]
+        OutlierSteps(kit, kit.outliers, settings, 9, Graphs(kit)).loss_and_gradient(initial, *batch())[1]
         for settings in (WHOLE, msgspec.structs.replace(WHOLE, **knob))
     )
     assert not np.array_equal(plain, turned)
@@ -231,7 +231,7 @@ def test_batchnorm_sees_samples_and_outliers_as_one_batch() -> None:
     assert kit.outliers
     assert kit.outliers.terms == ()
     x, y = batch()[0][:, :1], batch()[1]
-    steps = OutlierSteps(kit, kit.outliers, Outliers(), 9)
+    steps = OutlierSteps(kit, kit.outliers, Outliers(), 9, Graphs(kit))
     loss, gradient, state = steps.loss_gradient_and_state(made.initial, x, y)
     o = outliers(x, Outliers().kinds, (0.0,), generator(9, "outliers", 0))
     logits = net.train()(torch.from_numpy(np.concatenate([x, o])))

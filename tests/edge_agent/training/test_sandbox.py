@@ -16,10 +16,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from edge_agent.limits import Limits, LimitSettings
 from edge_agent.training import kernel_sandbox
-from edge_agent.training.child import FOLDER
 from edge_agent.training.custom_objectives import check
 from edge_agent.training.messages import Train, Trained, Warm
-from edge_agent.training.process import TrainingProcess
+from edge_agent.training.process import FOLDER, TrainingProcess
 from edge_agent.training.sandbox import SandboxReport, exposed
 from sojourn.node.machine import WorkDone, WorkFailed
 from sojourn.processes import filtered_environment

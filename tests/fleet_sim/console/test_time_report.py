@@ -43,8 +43,8 @@ def test_every_listed_code_place_exists(place: str) -> None:
 def test_closest_place_determines_the_phase() -> None:
     assert phase_at("fleet_sim/world/checkpoint.py", "save") == time_by_phase.WRITING
     assert phase_at("fleet_sim/world/world.py", "run") == time_by_phase.MOVING
-    assert phase_at("fleet_sim/world/workers.py", "_outcome") == WAITING
-    assert phase_at("fleet_sim/world/workers.py", "start") == time_by_phase.MOVING
+    assert phase_at("fleet_sim/world/virtual_fleet.py", "_outcome") == WAITING
+    assert phase_at("fleet_sim/world/virtual_fleet.py", "start") == time_by_phase.MOVING
     assert phase_at("<frozen importlib._bootstrap>", "_find_and_load") == time_by_phase.LOADING
     assert phase_at("/usr/lib/python3.11/threading.py", "wait") is None
 

@@ -12,9 +12,9 @@ from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import JobData
 from coordinator.jobs.settings_tables import TaskSettings
 from fleet_sim.datasets import DataSet, load
+from fleet_sim.datasets.built_in_sets import MADE
 from fleet_sim.datasets.file_formats import as_arrays
 from fleet_sim.datasets.partition import Split, split
-from fleet_sim.datasets.synthetic_sets import MADE
 from fleet_sim.settings import read_simulation
 from sojourn.errors import DataError
 

@@ -19,7 +19,7 @@ from coordinator.jobs.data import digits_split
 from coordinator.models import torchvision_models
 from coordinator.models.torchvision_models import torchvision_datasets
 from fleet_sim.datasets import FOLDER, NAMES, load
-from fleet_sim.datasets.synthetic_sets import MADE
+from fleet_sim.datasets.built_in_sets import MADE
 from sojourn.errors import DataError
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)

@@ -39,10 +39,10 @@ def domains(tmp_path: Path) -> Path:
 
 
 def test_label_column_and_scale_are_applied_to_a_file(labels_first: str) -> None:
-    assert "labels" in load(labels_first).odd[0]
+    assert "labels" in load(labels_first).warnings[0]
     found = load(labels_first, how=JobData(label="first", scale="0..3 to 0..255").files)
     assert found.classes == ("0", "1")
-    assert found.odd == ()
+    assert found.warnings == ()
     assert found.x_train.max() > 200
     assert found.x_train.shape[1:] == (2,)
 
@@ -72,9 +72,9 @@ def test_simulated_job_is_not_scaled_twice() -> None:
 
 def test_show_command_describes_the_split_of_a_custom_file(labels_first: str, domains: Path) -> None:
     shown = CliRunner().invoke(app, ["show", "--data", labels_first, "--devices", "2"])
-    assert "odd: " in shown.output
+    assert "warning: " in shown.output
     shown = CliRunner().invoke(app, ["show", "--data", labels_first, "--devices", "2", "--label", "first"])
     assert "32 training samples of 2 classes" in shown.output
-    assert "odd: " not in shown.output
+    assert "warning: " not in shown.output
     shown = CliRunner().invoke(app, ["show", "--data", str(domains), "--devices", "3", "--split", "domain"])
     assert "24 training samples of 2 classes" in shown.output

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleet_sim.engines import SerialEngine, choose, ray_cluster, ray_engine, visit_queue
+from fleet_sim.engines import SerialEngine, choose, ray_engine, visit_queue
 from fleet_sim.engines.choosing import Hardware, pick
 from fleet_sim.engines.ray_engine import RayEngine
 from fleet_sim.engines.ray_worker import RayVisitTrainer, versions
@@ -92,7 +92,7 @@ def cluster() -> Iterator[Any]:
     that the environment names, which need not exist.
     """
     before = dict(os.environ)
-    ray = ray_cluster._ray(local=True)
+    ray = ray_engine._ray(local=True)
     from ray.cluster_utils import Cluster
 
     exec(SLOW_CLOCK, {})
@@ -102,7 +102,7 @@ def cluster() -> Iterator[Any]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ray_engine, "START_TIMEOUT", LIMIT)
-            patch.setattr(ray_cluster, "CONNECT_TIMEOUT", LIMIT)
+            patch.setattr(ray_engine, "CONNECT_TIMEOUT", LIMIT)
             made.add_node(**NODE, include_dashboard=False, _system_config=dict(LEAN))
             made.add_node(**NODE)
             yield made
@@ -393,24 +393,24 @@ def test_dead_node_fails_its_visit_and_the_other_continues(cluster: Any) -> None
 
 
 def test_wrong_address_is_reported_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr(ray_engine, "CONNECT_TIMEOUT", 0.5)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(MachineError, match=f"no Ray cluster answers at {address}: .*refused"):
-            ray_cluster.join(address, 1, 0)
+            ray_engine.join_cluster(address, 1, 0)
         silent.listen()
         with pytest.raises(MachineError, match=f"no Ray cluster answers at {address}: timed out"):
-            ray_cluster.join(address, 1, 0)
+            ray_engine.join_cluster(address, 1, 0)
     for wrong in ("somewhere", "127.0.0.1:", "127.0.0.1:x"):
         with pytest.raises(ConfigError, match="write host:port"):
-            ray_cluster.join(wrong, 1, 0)
+            ray_engine.join_cluster(wrong, 1, 0)
     with pytest.raises(ConfigError, match="Ray's client is not supported"):
-        ray_cluster.join("ray://127.0.0.1:10001", 1, 0)
+        ray_engine.join_cluster("ray://127.0.0.1:10001", 1, 0)
     monkeypatch.setenv("RAY_ADDRESS", "elsewhere")
     for unsaid in ("", "auto"):
         with pytest.raises(ConfigError, match="'elsewhere': write host:port"):
-            ray_cluster.join(unsaid, 1, 0)
+            ray_engine.join_cluster(unsaid, 1, 0)
 
 
 def test_listener_that_is_not_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,11 +421,11 @@ def test_listener_that_is_not_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -
                 caller.recv(64)
                 caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        monkeypatch.setattr(ray_cluster, "CONNECT_TIMEOUT", LIMIT)
+        monkeypatch.setattr(ray_engine, "CONNECT_TIMEOUT", LIMIT)
         threading.Thread(target=answer, daemon=True).start()
         place = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(MachineError, match=f"the server at {place} is not a Ray cluster"):
-            ray_cluster.join(place, 1, 0)
+            ray_engine.join_cluster(place, 1, 0)
 
 
 def test_ray_is_picked_by_settings_and_not_by_environment() -> None:
@@ -450,20 +450,20 @@ def test_missing_ray_package_names_the_install_command(monkeypatch: pytest.Monke
 
 def test_ray_folder_is_created_and_unusable_one_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "not" / "there" / "yet"))
-    assert Path(ray_cluster._local_folder()).parent == tmp_path / "not" / "there" / "yet"
+    assert Path(ray_engine._local_folder()).parent == tmp_path / "not" / "there" / "yet"
     (tmp_path / "file").touch()
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "file"))
     with pytest.raises(MachineError, match=r"Ray cannot write to '.*file': .* set RAY_TM"):
-        ray_cluster._local_folder()
+        ray_engine._local_folder()
 
 
 def test_local_cluster_stays_on_loopback_and_ends_with_its_run() -> None:
     script = f"""
 import contextlib, os, psutil
-from fleet_sim.engines import choose, ray_cluster, ray_engine
+from fleet_sim.engines import choose, ray_engine
 from tests.fleet_sim.engines.shares import shards, train
 ray_engine.START_TIMEOUT = {LIMIT}
-ray_cluster._ray(local=True)
+ray_engine._ray(local=True)
 {SLOW_CLOCK}
 engine, why = choose(shards(), engine="ray", workers=1)
 folder = engine._cluster.folder

@@ -55,11 +55,11 @@ def outcome(folder: Path, transfers: str, settings: dict[str, Any]) -> tuple[byt
 )
 def test_computed_transfer_matches_packet_level_simulation(settings, tmp_path) -> None:
     model, total, clock, rounds = outcome(tmp_path, "computed", settings)
-    played_model, played_total, played_clock, played_rounds = outcome(tmp_path, "simulated", settings)
-    assert model == played_model
-    assert total == pytest.approx(played_total, rel=0.02)
-    assert rounds == pytest.approx(played_rounds, rel=0.02)
-    assert clock == pytest.approx(played_clock, rel=0.02)
+    simulated_model, simulated_total, simulated_clock, simulated_rounds = outcome(tmp_path, "simulated", settings)
+    assert model == simulated_model
+    assert total == pytest.approx(simulated_total, rel=0.02)
+    assert rounds == pytest.approx(simulated_rounds, rel=0.02)
+    assert clock == pytest.approx(simulated_clock, rel=0.02)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda it: type(it).__name__)

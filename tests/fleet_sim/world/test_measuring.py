@@ -18,7 +18,7 @@ from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from fleet_sim.world import virtual_fleet
 from fleet_sim.world.memory_fleet import CLOUD
-from fleet_sim.world.workers import ConcurrentMeasuring
+from fleet_sim.world.virtual_fleet import ConcurrentMeasuring
 from sojourn.node.machine import WorkDone, WorkFailed
 from sojourn.node.workers import attempt
 from sojourn.protocol.operator_messages import Stop

@@ -8,9 +8,8 @@ import pytest
 from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings_tables import TaskSettings
 from fleet_sim.datasets import DataSet, load
-from fleet_sim.datasets.partition import By, Split, split
-from fleet_sim.datasets.sklearn_sets import ATTRIBUTES
-from fleet_sim.datasets.synthetic_sets import (
+from fleet_sim.datasets.built_in_sets import (
+    ATTRIBUTES,
     FAULTS,
     FAULTY,
     HOURS,
@@ -20,6 +19,7 @@ from fleet_sim.datasets.synthetic_sets import (
     TESTED_HOURS,
     load_series,
 )
+from fleet_sim.datasets.partition import By, Split, split
 from sojourn.errors import ConfigError, DataError
 
 SHAPES = {

@@ -1,15 +1,16 @@
-"""Generated data sets (dialects, households, houses, pumps), and a table of all sets that need no files."""
+"""Data sets that need no files: generated (dialects, households, houses, pumps), or included in scikit-learn."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.metadata import distribution
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from coordinator.jobs.data import digits_split
 from fleet_sim.datasets.data_set import DataSet, every_fifth
-from fleet_sim.datasets.sklearn_sets import make_diabetes, make_digit_attributes
 from sojourn.errors import DataError
 from sojourn.protocol.task import Window
 from sojourn.randomness import generator
@@ -33,8 +34,7 @@ def make_dialects(seed: int = 0) -> DataSet:
     """Generate sequences of 16 tokens out of 32; the target is the sequence shifted by one token.
 
     users are the speakers, domains their dialects. A grammar allows four successors of each word, half of them common
-    to
-    all dialects, half specific to one.
+    to all dialects, half specific to one.
     """
     draw = generator(seed, "dialects")
     common, own = _grammar(draw, 1), _grammar(draw, DIALECTS)
@@ -133,7 +133,6 @@ def _windows(series: np.ndarray, window: Window) -> tuple[np.ndarray, np.ndarray
 
 
 TOWNS, HOUSES = 20, 300
-FEATURES = ("income", "age", "rooms", "bedrooms", "people", "occupancy", "north", "east")
 MAX_PRICE = 5.0
 """The maximum price in 100,000, as in the Californian set."""
 
@@ -142,8 +141,7 @@ def make_houses(seed: int = 0) -> DataSet:
     """Generate 6,000 houses with eight standardised features; the domains are towns.
 
     A town has its own location, wealth and age. Prices rise with income, more steeply near the coast (in the west) and
-    near
-    the two cities, and vary with age. A linear model explains three quarters of the variance.
+    near the two cities, and vary with age. A linear model explains three quarters of the variance.
     """
     draw = generator(seed, "houses")
     town = np.repeat(np.arange(TOWNS), HOUSES)
@@ -176,8 +174,7 @@ SEEN, TESTED_WINDOWS, FAULTY = 120, 20, 16
 """Windows per machine: for training, healthy ones for testing, and faulty ones."""
 FAULTS = ("bearing", "imbalance", "looseness", "stuck")
 """Faults: a damaged bearing gives an impulse per turn; an imbalance doubles the shaft's vibration; a loose part
-vibrates
-at half the speed; a stuck sensor repeats a reading.
+vibrates at half the speed; a stuck sensor repeats a reading.
 """
 
 
@@ -228,6 +225,54 @@ def _with_faults(healthy: np.ndarray, speed: np.ndarray, draw: np.random.Generat
         stuck,
     )
     return np.stack(kinds)[np.arange(len(speed)) % len(FAULTS), np.arange(len(speed))].astype(np.float32)
+
+
+SEX_COLUMN = 1
+
+
+def make_diabetes(seed: int = 0) -> DataSet:
+    """442 patients (Efron et al., 2004), standardised features; the domains are the two sexes. Not random."""
+    del seed
+    # From its file: importing sklearn takes two seconds.
+    folder = distribution("scikit-learn").locate_file("sklearn/datasets/data")
+    try:
+        raw = np.loadtxt(str(folder / "diabetes_data_raw.csv.gz"))
+        target = np.loadtxt(str(folder / "diabetes_target.csv.gz"))
+    except OSError as error:
+        raise DataError(f"scikit-learn's diabetes cannot be read ({error}): install scikit-learn again") from error
+    x = ((raw - raw.mean(axis=0)) / raw.std(axis=0)).astype(np.float32)
+    y = target.astype(np.float32)[:, None]
+    sex = raw[:, SEX_COLUMN].astype(np.int64)
+    whole = DataSet("diabetes", x, y, x[:0], y[:0], (), domains=sex, kind="regression", names=("progression",))
+    return every_fifth(whole)
+
+
+ATTRIBUTES = {
+    "even": (0, 2, 4, 6, 8),
+    "prime": (2, 3, 5, 7),
+    "loop": (0, 6, 8, 9),
+    "above-four": (5, 6, 7, 8, 9),
+    "threefold": (0, 3, 6, 9),
+    "square": (0, 1, 4, 9),
+}
+"""The digits that have each attribute, by its name."""
+
+
+def make_digit_attributes(seed: int = 0) -> DataSet:
+    """1,797 images of 8x8; the domains are the digits. There is no randomness."""
+    del seed
+    table = np.array([[digit in those for those in ATTRIBUTES.values()] for digit in range(10)], np.float32)
+    (x, digit), (x_test, digit_test) = digits_split(train=True), digits_split(train=False)
+    return DataSet(
+        "digit-attributes",
+        x,
+        table[digit],
+        x_test,
+        table[digit_test],
+        tuple(ATTRIBUTES),
+        domains=digit,
+        kind="multilabel",
+    )
 
 
 @dataclass(frozen=True)
