@@ -78,12 +78,8 @@ def _repeated(value: onnx_ir.Value | None, other: onnx_ir.Value | None) -> onnx_
     shapes = [each.shape for each in (source, value, other) if each is not None and each.shape is not None]
     if len(shapes) < 3:  # a shape is unknown
         return None
-    before, after, reference_models = (list(shape) for shape in shapes)
-    same = (
-        before[-2:] == after[-2:]
-        and len(before) <= len(after) == len(reference_models)
-        and after[:-2] == reference_models[:-2]
-    )
+    before, after, beyond = (list(shape) for shape in shapes)
+    same = before[-2:] == after[-2:] and len(before) <= len(after) == len(beyond) and after[:-2] == beyond[:-2]
     return source if same else None
 
 

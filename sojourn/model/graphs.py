@@ -56,15 +56,15 @@ class Graphs:
     Training and prediction take the `features` of samples; without a trunk, these are the samples themselves.
     """
 
-    def __init__(self, kit: Kit, threads: int = 1, reference_models: Graphs | None = None) -> None:
+    def __init__(self, kit: Kit, threads: int = 1, sharing: Graphs | None = None) -> None:
         """Run `kit` on `threads` threads; with one thread, results repeat bit for bit.
 
-        reference_models: graphs of the same kit and threads with which to share sessions.
+        sharing: graphs of the same kit and threads with which to share sessions.
         """
         check_kit(kit)
         self._kit = kit
         self._threads = threads
-        self.sessions: dict[Use, onnxruntime.InferenceSession] = reference_models.sessions if reference_models else {}
+        self.sessions: dict[Use, onnxruntime.InferenceSession] = sharing.sessions if sharing else {}
 
     @property
     def threads(self) -> int:

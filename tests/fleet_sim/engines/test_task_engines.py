@@ -148,8 +148,8 @@ def test_untrained_engine_signatures_follow_the_strata(task: str) -> None:
 def test_torch_refuses_unsupported_tasks_with_a_reason() -> None:
     kit = made("regression").kit
     assert kit.task
-    reference_models = msgspec.structs.replace(kit, task=msgspec.structs.replace(kit.task, reference_models=("start",)))
+    with_reference = msgspec.structs.replace(kit, task=msgspec.structs.replace(kit.task, reference_models=("start",)))
     with pytest.raises(ModelError, match=r"task\.reference_models"):
-        TorchGraphs(reference_models, network("regression"))
+        TorchGraphs(with_reference, network("regression"))
     with pytest.raises(ModelError, match="needs the loss"):
         TorchGraphs(kit, Network(module("regression")))
