@@ -114,19 +114,11 @@ class LineState(msgspec.Struct):
     """The devices that get the release, and since which stage."""
     reports: dict[str, ReleaseReport] = {}
     sites: dict[str, str] = {}
+    """The site through which each device's report came."""
     set_aside: dict[str, str] = {}
+    """The members that returned to the previous release alone, and why."""
     turned: list[RolloutTurn] = []
     """The newest status changes of the line's rollouts, with their dates."""
-
-    @property
-    def through(self) -> dict[str, str]:
-        """The site through which each device's report came."""
-        return self.sites
-
-    @property
-    def aside(self) -> dict[str, str]:
-        """The members that returned to the previous release alone, and why."""
-        return self.set_aside
 
     @property
     def payload(self) -> ReleasePayload:
@@ -135,7 +127,7 @@ class LineState(msgspec.Struct):
 
     def payload_for(self, device: str) -> ReleasePayload:
         """Return the order that this device should follow now."""
-        return self.back if device in self.aside else self.payload
+        return self.back if device in self.set_aside else self.payload
 
     @property
     def serves(self) -> ReleasePayload:
@@ -179,7 +171,7 @@ class LineState(msgspec.Struct):
                 self.reports[record.device] = record.report
                 self.sites[record.device] = record.site
             case DevicesSetAside():
-                self.set_aside = self.aside | record.devices
+                self.set_aside |= record.devices
             case RolloutTurned():
                 self.status, self.detail = record.status, record.detail
                 version = self.forward.read.version

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.audit_records import AuditRecorded
-from coordinator.machine.paging import fitting
+from coordinator.machine.answers import drop_oldest, fitting, refuse
 from sojourn.errors import InvalidMessage
 from sojourn.node.machine import Append, Send
 from sojourn.protocol.envelope import unpack_inner
@@ -148,8 +148,7 @@ class RequestAuthorizer:
         key = received.operator, received.message.ticket
         self._pending.pop(key, None)
         self._pending[key] = received
-        while len(self._pending) > MAX_PENDING:
-            del self._pending[next(iter(self._pending))]
+        drop_oldest(self._pending, MAX_PENDING)
 
     @property
     def has_pending(self) -> bool:
@@ -176,7 +175,7 @@ class RequestAuthorizer:
         received = (
             replace(read, proof=None) if isinstance(read, ReceivedRequest) else ReceivedRequest(sender.name, message)
         )
-        return [*self._logged(durable, received, reason, date), Send(sender, Refused(message.ticket, reason))]
+        return [*self._logged(durable, received, reason, date), *refuse(sender, message.ticket, reason)]
 
     def _logged(
         self, durable: CoordinatorState, received: ReceivedRequest, refused: str | None, date: float
@@ -210,7 +209,7 @@ class RequestAuthorizer:
         durable.apply(record)
         return [Append(record, sync=True)]
 
-    def notify(self, durable: CoordinatorState, sender: Address, message: InspectAudit) -> list[Effect]:
+    def inspect(self, durable: CoordinatorState, sender: Address, message: InspectAudit) -> list[Effect]:
         """Send a page of the audit log."""
         entries = durable.audit.entries
         first = max(0, message.after + 1 - entries[0].number) if entries else 0

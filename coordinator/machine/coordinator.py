@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator import recovery
+from coordinator.machine.answers import refuse
 from coordinator.machine.authorization import RequestAuthorizer, Trust
 from coordinator.machine.change_watch import ChangeWatch
 from coordinator.machine.finished_work import FinishedWork
 from coordinator.machine.fleet_view import FleetRequests, FleetWatch
 from coordinator.machine.job_queue import JobQueue
 from coordinator.machine.job_requests import OperatorRequests
+from coordinator.machine.kept_models import KeepSettings
 from coordinator.machine.mandates import MandateRequests, MandateRules
 from coordinator.machine.metrics import FleetMetrics, RolloutMetrics, RunMetrics
 from coordinator.machine.rollout_requests import RolloutRequests
@@ -57,7 +59,6 @@ from sojourn.protocol.operator_messages import (
     Inspect,
     InspectFleet,
     ReadJob,
-    Refused,
     Remove,
     Stop,
     Submit,
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from coordinator.machine.job_requests import CheckJob
-    from coordinator.machine.kept_models import KeepSettings
     from sojourn.node.machine import Effect, Event
     from sojourn.protocol.operators import AuditEntry
     from sojourn.protocol.registry import Message
@@ -93,7 +93,7 @@ class Coordinator:
         fleet: str = "sojourn",
         trust: Trust = Trust(),  # noqa: B008  # frozen
         wall: float = 0.0,
-        keep: KeepSettings | None = None,
+        keep: KeepSettings = KeepSettings(),  # noqa: B008  # frozen
         check_job: CheckJob = lambda _: None,
     ) -> None:
         """Create a coordinator without jobs.
@@ -137,7 +137,7 @@ class Coordinator:
             InspectFleet: lambda to, it, now: [Send(to, self._fleet_requests.inspect(self.state, it, now))],
             ForgetDevice: lambda to, it, now: self._fleet_requests.forget(self.state, to, it, now),
             AwaitChange: self._changes.wait,
-            InspectAudit: lambda to, it, _: self._authorizer.notify(self.state, to, it),
+            InspectAudit: lambda to, it, _: self._authorizer.inspect(self.state, to, it),
             Rollout: lambda to, it, _: self._rollout_requests.rollout(to, it),
             Steer: self._rollout_requests.steer,
             InspectReleases: lambda to, it, _: self._rollout_requests.inspect(to, it),
@@ -269,7 +269,7 @@ class Coordinator:
     def _again(self, sender: Address, message: OperatorRequest[Any], earlier: AuditEntry, now: float) -> list[Effect]:
         """Answer a repeated action with the current state, without performing it again."""
         if earlier.outcome == REFUSED:
-            return [Send(sender, Refused(earlier.ticket, earlier.detail))]
+            return refuse(sender, earlier.ticket, earlier.detail)
         match message:
             case Submit():
                 message = Inspect(message.ticket, message.subject)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator.fleet_records import DEVICES, DeviceForgotten, FleetChanged, joined
-from coordinator.machine.paging import MAX_SINGLE_LIST_SIZE, fitting
+from coordinator.machine.answers import MAX_SINGLE_LIST_SIZE, drop_oldest, fitting, refuse
 from coordinator.machine.waiting_jobs import Awaited
 from coordinator.rounds.round_messages import names
 from sojourn import __version__
@@ -269,12 +269,11 @@ class FleetRequests:
                 f"device {device.device!r} is connected at site {device.site}: stop its agent first, otherwise it is "
                 "listed again at once (in a fleet with certificates, `sojourn fleet remove` disconnects it)"
             )
-            return [Send(sender, Refused(message.ticket, why))]
+            return refuse(sender, message.ticket, why)
         record = DeviceForgotten(device.device)
         durable.apply(record)
         self._forgotten[message.ticket] = found
-        if len(self._forgotten) > MAX_FORGOTTEN:
-            del self._forgotten[next(iter(self._forgotten))]
+        drop_oldest(self._forgotten, MAX_FORGOTTEN)
         return [Append(record, sync=True), Send(sender, found)]
 
     def changed_devices(self, durable: CoordinatorState, since: int, now: float) -> tuple[FleetDevice, ...] | None:
@@ -356,7 +355,7 @@ def _release(line: LineState, device: str) -> ReleaseNow:
     report = line.reports.get(device)
     if report is None:
         return ReleaseNow(line.line, 0, "sent")
-    why = line.aside.get(device) or report.detail
+    why = line.set_aside.get(device) or report.detail
     return ReleaseNow(line.line, report.version, report.state, why[:LABEL])
 
 

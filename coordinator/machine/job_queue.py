@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from coordinator.machine.job_log import log_tour_complete
 from coordinator.machine.job_table import ENDS, JOB, JobEvent, JobStep, step_of
 from coordinator.machine.job_work import MEASURE, JobWork, measure
-from coordinator.machine.mandates import MandateRules
 from coordinator.machine.waiting_jobs import WaitingJobs, needs
 from coordinator.records import (
     ENDED,
@@ -45,6 +44,7 @@ from sojourn.protocol.visit_outcomes import SILENT, TOUR_LATE
 if TYPE_CHECKING:
     from coordinator.job_state import JobState
     from coordinator.machine.fleet_view import FleetWatch
+    from coordinator.machine.mandates import MandateRules
     from coordinator.machine.sites import Sites
     from coordinator.machine.tours import RoundTours
     from coordinator.machine.waiting_jobs import Reach
@@ -66,14 +66,8 @@ _HOME = {
 class JobQueue:
     """All jobs, and the work for the one whose turn it is."""
 
-    def __init__(
-        self,
-        sites: Sites,
-        tours: RoundTours,
-        watch: FleetWatch,
-        mandates: MandateRules | None = None,
-    ) -> None:
-        self._mandates = mandates or MandateRules()
+    def __init__(self, sites: Sites, tours: RoundTours, watch: FleetWatch, mandates: MandateRules) -> None:
+        self._mandates = mandates
         self.durable = CoordinatorState()
         self.incomplete: set[str] = set()
         """Jobs that cannot continue because their files are missing from the disk."""
@@ -232,7 +226,7 @@ class JobQueue:
             case JobStep.COMPILING:
                 return self._compile(state, now)
             case JobStep.WAITING:
-                if (state.failed_rounds or 0) >= FAILED_ROUNDS:
+                if state.failed_rounds >= FAILED_ROUNDS:
                     return self._end_failed(state, now)
                 return self._plan(state, now, ask_silent=self.waiting.is_due(state.name, now))
             case JobStep.PLANNING:
@@ -292,7 +286,7 @@ class JobQueue:
 
     def round_failed(self, state: JobState, now: float, *, passing: bool) -> list[Effect]:
         """A round had no result: plan it again later, unless too many consecutive rounds had none."""
-        if (state.failed_rounds or 0) >= FAILED_ROUNDS:
+        if state.failed_rounds >= FAILED_ROUNDS:
             return self._end_failed(state, now)
         self.waiting.retry(state, now, passing=passing)
         return self.reconsider(now)
