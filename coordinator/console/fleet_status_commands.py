@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 Last = Annotated[int, typer.Option("--last", min=1, max=100_000, help="Maximum entries of each kind, newest first.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")]
 SHOWN = 10
 """Default number of visits and connections shown for one device."""
 HISTORY = 50
@@ -21,7 +22,7 @@ HISTORY = 50
 
 @asking
 def status(operator: Any, as_json: AsJson = False) -> None:
-    """Show all known devices: whether each is connected and since when, its site, and its last visit."""
+    """Show all known devices: whether each is online and since when, its site, and its last visit."""
     from rich.console import Console
 
     from coordinator.console.fleet_tables import device_table, notice_lines, summary
@@ -41,7 +42,7 @@ def status(operator: Any, as_json: AsJson = False) -> None:
 @asking
 def show(
     operator: Any,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")],
+    name: Name,
     last: Last = SHOWN,
     as_json: AsJson = False,
 ) -> None:
@@ -65,15 +66,15 @@ def show(
 @asking
 def forget(
     operator: Any,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")],
+    name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Forget a disconnected device: it is removed from the list and the web page, until it connects again."""
-    from coordinator.console.fleet_tables import age
+    """Forget an offline device: it is removed from the list and the web page until it connects again."""
+    from coordinator.console.dates import age
 
     (device,), now = operator.devices(name)
-    gone = f"gone for {age(now - device.since)}" if not device.here else "connected"
-    if not yes and not typer.confirm(f"Forget device {name} ({gone}, {device.visits} successful visits)?"):
+    state = "online" if device.here else f"offline for {age(now - device.since)}"
+    if not yes and not typer.confirm(f"Forget device {name} ({state}, {device.visits} successful visits)?"):
         typer.echo(f"{name} was not forgotten")
         raise typer.Exit(1)
     operator.forget_device(name)

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.console.dates import date_of
+from coordinator.console.dates import age, date_of, moment
 from sojourn.tables import plain_table
 from sojourn.text import clean
 
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Offer
 
 
-_STYLES = {"connected": "green", "gone": "yellow", "done": "green", "declined": "yellow", "lost": "yellow",
+_STYLES = {"online": "green", "offline": "yellow", "done": "green", "declined": "yellow", "lost": "yellow",
            "refused": "red", "joined": "green", "left": "yellow"}  # fmt: skip
 CSV_COLUMNS = ("at", "job", "round", "phase", "tour", "hop", "site", "device", "status", "samples", "loss", "seconds",
                "reason")  # fmt: skip
-_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
-    """Return a table of all devices, connected ones first."""
+    """Return a table of all devices, online ones first."""
     table = plain_table("device", "state", "site", "version", "visits", "last visit")
     for it in sorted(devices, key=lambda it: (not it.here, it.device)):
         table.add_row(
@@ -47,8 +46,8 @@ def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
 
 
 def _state(it: FleetDevice, now: float) -> Text:
-    """Return whether a device is connected and since when, and what it trains."""
-    state = "connected" if it.here else "gone"
+    """Return whether a device is online and since when, and what it trains."""
+    state = _presence(it)
     visit = it.doing.visit if it.doing else None
     trains = f", trains {visit.job} round {visit.round}" if visit else ""
     notice = Text(", see below", "red") if it.notice else ""
@@ -63,7 +62,11 @@ def notice_lines(devices: Iterable[FleetDevice]) -> list[str]:
 def summary(devices: Sequence[FleetDevice]) -> str:
     """Return the number of devices."""
     here = sum(it.here for it in devices)
-    return f"{len(devices)} devices: {here} connected, {len(devices) - here} gone"
+    return f"{len(devices)} devices: {here} online, {len(devices) - here} offline"
+
+
+def _presence(it: FleetDevice) -> str:
+    return "online" if it.here else "offline"
 
 
 def _visits(it: FleetDevice) -> str:
@@ -80,9 +83,8 @@ def _last(last: LastVisit | None, now: float) -> Text:
 
 def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
     """Return the properties of one device as pairs of name and value."""
-    state = "connected" if it.here else "gone"
     lines = [
-        ("state", f"{state} since {moment(it.since)} ({age(now - it.since)})"),
+        ("state", f"{_presence(it)} since {moment(it.since)} ({age(now - it.since)})"),
         *([("notice", it.notice)] if it.notice else []),
         ("first seen", moment(it.first)),
         ("site", it.site),
@@ -91,7 +93,7 @@ def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
         ("visits", f"{it.visits} successful, {it.failed} failed"),
         *(("serves", _serves(each)) for each in (it.doing.releases if it.doing else ())),
     ]
-    return [*lines, *(offer_lines(it.offer) if it.offer else [("offers", "known only while connected")])]
+    return [*lines, *(offer_lines(it.offer) if it.offer else [("offers", "known only while online")])]
 
 
 def _serves(it: ReleaseNow) -> str:
@@ -183,19 +185,6 @@ def _harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@" and value else value
 
 
-def moment(at: float) -> str:
-    """Return a date and time in the local time zone."""
-    return f"{dt.datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def age(seconds: float) -> str:
-    """Return a duration with one unit."""
-    for length, unit in _UNITS:
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
-
-
 def audit_table(entries: Sequence[AuditEntry]) -> Table:
     """Return entries as a table, the newest last."""
     table = plain_table("number", "when", "who", "signed", "what", "outcome")
@@ -209,15 +198,5 @@ def audit_table(entries: Sequence[AuditEntry]) -> Table:
 def plain(entry: AuditEntry) -> dict[str, Any]:
     """Return an entry as a dictionary, with bytes as hexadecimal digits."""
     proof = {"request": entry.proof.request.hex(), "signature": entry.proof.signature.hex()} if entry.proof else None
-    return {
-        "number": entry.number,
-        "at": entry.at,
-        "who": entry.who,
-        "what": entry.what,
-        "outcome": entry.outcome,
-        "detail": entry.detail,
-        "ticket": entry.ticket,
-        "proof": proof,
-        "before": entry.before.hex(),
-        "hash": entry.digest.hex(),
-    }
+    bytes_ = {"proof": proof, "before": entry.before.hex(), "hash": entry.digest.hex()}
+    return msgspec.structs.asdict(entry) | bytes_

@@ -20,7 +20,7 @@ from sojourn.tables import plain_table
 from sojourn.text import as_ranges, clock_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from rich.console import JustifyMethod
     from rich.table import Table
@@ -84,7 +84,7 @@ def failure_lines(progress: JobProgress) -> list[str]:
     view, lines = progress.view, flagged_lines(progress.history)
     if of_rounds := by_line(progress.history):
         lines += ["", "failures and notices"]
-        lines += [f"  {line} (round {_rounds(rounds)})" for line, rounds in of_rounds.items()]
+        lines += [f"  {line} (round {as_ranges(rounds)})" for line, rounds in of_rounds.items()]
     if now := [line for line in view.notes if line not in of_rounds]:
         lines += ["", "since the last round", *(f"  {line}" for line in now)]
     return [*lines, *taken_lines(progress)]
@@ -102,7 +102,7 @@ def taken_lines(progress: JobProgress) -> list[str]:
     """Return the devices selected in every round, and those never selected."""
     view = progress.view
     every = [f"selected in every round so far: {', '.join(view.always)}"] if view.always else []
-    none = [f"connected, but not selected in any round so far: {', '.join(view.never)}"] if view.never else []
+    none = [f"online, but not selected in any round so far: {', '.join(view.never)}"] if view.never else []
     return ["", *every, *none] if every or none else []
 
 
@@ -113,17 +113,6 @@ def by_line(history: Iterable[RoundReport]) -> dict[str, list[int]]:
         for line in report.failures:
             found.setdefault(line, []).append(report.round)
     return found
-
-
-def _rounds(numbers: Sequence[int]) -> str:
-    """Format round numbers with ranges, such as 1-3, 5."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def print_job_status(now: JobProgress) -> None:

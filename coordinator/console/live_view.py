@@ -144,7 +144,7 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
     if before is None or _SECONDS.sub("", status_line(before.view)) != _SECONDS.sub("", status):
         found.append(status)
     if (after.silent_since is None) != (before is None or before.silent_since is None):
-        found.append(f"{silence(after.silent_since)}" if after.silent_since else "the coordinator answers again")
+        found.append(silence(after.silent_since) if after.silent_since else "the coordinator answers again")
     return found
 
 

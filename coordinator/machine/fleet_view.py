@@ -257,7 +257,7 @@ class FleetRequests:
         return msgspec.structs.replace(answer, **{message.about: page})
 
     def forget(self, durable: CoordinatorState, sender: Address, message: ForgetDevice, now: float) -> list[Effect]:
-        """Forget a disconnected device; the answer shows its last state."""
+        """Forget an offline device; the answer shows its last state."""
         if (again := self._forgotten.get(message.ticket)) is not None:
             return [Send(sender, again)]
         found = self.inspect(durable, InspectFleet(message.ticket, "devices", message.device), now)
@@ -266,7 +266,7 @@ class FleetRequests:
         device = found.devices[0]
         if device.here:
             why = (
-                f"device {device.device!r} is connected at site {device.site}: stop its agent first, otherwise it is "
+                f"device {device.device!r} is online at site {device.site}: stop its agent first, otherwise it is "
                 "listed again at once (in a fleet with certificates, `sojourn fleet remove` disconnects it)"
             )
             return refuse(sender, message.ticket, why)

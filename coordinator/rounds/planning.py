@@ -88,7 +88,7 @@ def plan_round(work: PlanRound, blobs: BlobStore, device_table: DeviceTable | No
     estimated = known(strategy.estimator, state, here)
     if not estimated:
         why = "; ".join(state.unestimated) or "see sojourn job visits"
-        return NotYet(f"{len(here)} devices are connected, but none of them could be estimated: {why}")
+        return NotYet(f"{len(here)} devices are online, but none of them could be estimated: {why}")
     candidates = _candidates(state, strategy, estimated, connected, device_table, blobs)
     plan = _training(state, job, strategy, candidates, rearrange=rearrange)
     if isinstance(plan, NotYet):

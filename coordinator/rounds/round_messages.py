@@ -90,14 +90,14 @@ MAX_NAMED = 10
 
 
 def too_few(work: PlanRound, here: Sequence[str]) -> str | None:
-    """Return why the connected devices are not enough for the job to begin or continue, or None."""
+    """Return why the online devices are not enough for the job to begin or continue, or None."""
     wanted, count = work.state.settings.fleet.devices, len(here)
     if work.state.begun:
-        return None if here else f"no connected device can do the job{_idle(work)}{away(work)}"
+        return None if here else f"no online device can do the job{_idle(work)}{away(work)}"
     if count >= wanted:
         return None
     name = f" ({names(here, MAX_DEVICE_NAMES_LENGTH)})" if here else ""
-    needed = f"{wanted} devices are needed to begin; {counted(here)} connected{name}{_idle(work)}{away(work)}"
+    needed = f"{wanted} devices are needed to begin; {counted(here)} online{name}{_idle(work)}{away(work)}"
     if not here:
         return needed
     command = f"sojourn job continue {work.state.name} --devices {count}"

@@ -170,7 +170,7 @@ def test_custom_objective_needs_devices_that_offer_it() -> None:
     fleet.run("job", 200)
     assert fleet.job("job").status == "waiting"
     assert (
-        "6 devices are needed to begin; none is connected; skipped, they do not offer what the job requires (objective "
+        "6 devices are needed to begin; none is online; skipped, they do not offer what the job requires (objective "
         in fleet.job("job").detail
     )
 

@@ -254,7 +254,7 @@ def test_stopping_a_queued_job_does_not_disturb_the_first() -> None:
 
 
 ALL_BUT_ONE = (
-    "4 devices are needed to begin; 3 are connected (dev-0, dev-1, dev-2). With fleet.devices = 3 it can begin with "
+    "4 devices are needed to begin; 3 are online (dev-0, dev-1, dev-2). With fleet.devices = 3 it can begin with "
     "these (sojourn job continue job --devices 3)"
 )
 
@@ -282,7 +282,7 @@ def test_job_waits_for_a_site_to_return_with_its_devices() -> None:
     fleet.submit(fedavg(**ALL))
     fleet.world.run(lambda: False, 60.0)
     assert fleet.job("job").detail.startswith(
-        "4 devices are needed to begin; 2 are connected (dev-2, dev-3); offline: dev-0 (since 1970-01-01 00:00 UTC)"
+        "4 devices are needed to begin; 2 are online (dev-2, dev-3); offline: dev-0 (since 1970-01-01 00:00 UTC)"
     )
     fleet.start("site-a")
     assert fleet.run("job", 100).status == "done"
@@ -292,7 +292,7 @@ def test_timeout_fails_a_job_with_the_reason() -> None:
     done = run(fedavg(fleet__devices=5, fleet__timeout=30))
     assert done.state.status == "failed"
     assert done.state.detail.startswith(
-        "waited 30 s for devices (fleet.timeout): 5 devices are needed to begin; 4 are connected (dev-0, "
+        "waited 30 s for devices (fleet.timeout): 5 devices are needed to begin; 4 are online (dev-0, "
     )
     assert 30 <= done.fleet.world.now < 40
 

@@ -47,7 +47,7 @@ def test_skipped_devices_are_reported_and_fleet_is_remembered(tmp_path: Path) ->
         (why,) = {it.reason for it in notes if it.device == "pi-3"}
         assert declined.startswith(f"pi-3: not estimated: declined, {why}")
         where = ["--broker", fleet._address("cloud"), "--fleet", FLEET]
-        assert sojourn("fleet", "status", *where).splitlines()[0] == "3 devices: 2 connected, 1 gone"
+        assert sojourn("fleet", "status", *where).splitlines()[0] == "3 devices: 2 online, 1 offline"
         shown = json.loads(sojourn("fleet", "show", "pi-3", "--json", *where))
         assert shown["device"]["offer"]["objectives"]
         assert shown["visits"][-1]["reason"] == why

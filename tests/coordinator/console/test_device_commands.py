@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from coordinator.admin.fleet_commands import app as fleet_app
 from coordinator.console import job_commands, options
-from coordinator.console.fleet_tables import CSV_COLUMNS, age
+from coordinator.console.dates import age
+from coordinator.console.fleet_tables import CSV_COLUMNS
 from coordinator.console.strategy_commands import app as strategy_app
 from sojourn.errors import ConfigError, JobError, MachineError
 from tests.coordinator.console.test_operator import FakeLink, operator
@@ -76,10 +77,10 @@ def words(text: str) -> str:
 @pytest.mark.usefixtures("fleet")
 def test_status_lists_online_and_offline_devices_with_ages() -> None:
     reported = run(fleet_app, "status").splitlines()
-    assert reported[0] == "2 devices: 1 connected, 1 gone"
+    assert reported[0] == "2 devices: 1 online, 1 offline"
     assert reported[2].split() == [
         "a",
-        "connected",
+        "online",
         "1",
         "h",
         "s1",
@@ -93,7 +94,7 @@ def test_status_lists_online_and_offline_devices_with_ages() -> None:
         "h",
         "ago",
     ]
-    assert reported[3].split()[:5] == ["b", "gone", "1", "h", "s2"]
+    assert reported[3].split()[:5] == ["b", "offline", "1", "h", "s2"]
     assert max(len(line) for line in reported) <= 80
 
 
@@ -104,7 +105,7 @@ def test_show_prints_all_device_details_within_80_columns() -> None:
     assert "objectives  sgd" in reported
     gone = run(fleet_app, "show", "b")
     assert LONG in " ".join(gone.replace("│", " ").split())
-    assert "known only while connected" in gone
+    assert "known only while online" in gone
     assert "left" in gone
     assert "\x1b[31m=" not in gone
     assert max(len(line) for line in gone.splitlines()) <= 80
@@ -174,10 +175,10 @@ def test_job_lists_every_failure_with_its_rounds(connect) -> None:
     state.fleet, state.taken, state.counted_rounds = dict.fromkeys("abd"), {"a": 4, "b": 1}, 4
     connect(lambda question: sends(bench.cloud.handle(_received(question), 100.0)))
     reported = run(job_commands.app, "status", "job")
-    assert f"b: declined, {LONG} (round 1-3, 5)" in words(reported)
+    assert f"b: declined, {LONG} (round 1 to 3, 5)" in words(reported)
     assert "c: not estimated: declined, hot" in reported
     assert "selected in every round so far: a" in reported
-    assert "connected, but not selected in any round so far: d" in reported
+    assert "online, but not selected in any round so far: d" in reported
     assert max(len(line) for line in reported.splitlines()) <= 80
 
 
@@ -189,11 +190,11 @@ def test_age_is_formatted(seconds: float, text: str) -> None:
 def test_forget_asks_before_dropping_offline_device(fleet: None) -> None:
     run = CliRunner().invoke
     asked = run(fleet_app, ["forget", "b"], input="n\n")
-    assert "Forget device b (gone for 1 h, 0 successful visits)?" in asked.output
+    assert "Forget device b (offline for 1 h, 0 successful visits)?" in asked.output
     assert (asked.exit_code, asked.output.splitlines()[-1]) == (1, "b was not forgotten")
     done = run(fleet_app, ["forget", "b", "--yes"])
     assert (done.exit_code, done.output) == (0, "b is forgotten; its visits remain in the tables of their jobs\n")
-    assert run(fleet_app, ["status"]).output.startswith("1 devices: 1 connected, 0 gone")
+    assert run(fleet_app, ["status"]).output.startswith("1 devices: 1 online, 0 offline")
     refused = run(fleet_app, ["forget", "a", "--yes"])
     assert isinstance(refused.exception, JobError)
     assert "stop its agent first" in str(refused.exception)

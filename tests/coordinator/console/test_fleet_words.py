@@ -21,7 +21,7 @@ def test_table_shows_training_and_last_failed_visit() -> None:
     with console.capture() as shown:
         console.print(table)
     row = shown.get().splitlines()[1]
-    assert "connected 2 min, trains digits round 4" in row
+    assert "online 2 min, trains digits round 4" in row
     assert "digits round 3, declined, 30 s ago: hot: 81 °C" in row
 
 

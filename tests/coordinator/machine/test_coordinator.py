@@ -176,11 +176,11 @@ def test_waiting_job_resumes_when_devices_join() -> None:
     bench.receive(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()
-    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed to begin; none is connected"
+    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed to begin; none is online"
     bench.join("s1", ("a",))
     bench.plan()
     assert bench.cloud.state.jobs["job"].detail == (
-        "2 devices are needed to begin; 1 is connected (a). With fleet.devices = 1 it can begin with these "
+        "2 devices are needed to begin; 1 is online (a). With fleet.devices = 1 it can begin with these "
         "(sojourn job continue job --devices 1)"
     )
     bench.join("s1", ("a", "b"), revision=2)
@@ -232,7 +232,7 @@ def test_job_times_out_once() -> None:
     assert records(bench.notify(TimerFired(), 64.0)) == []
     assert records(bench.notify(TimerFired(), 65.0)) == [JobEnded]
     assert bench.cloud.state.jobs["job"].detail == (
-        "waited 60 s for devices (fleet.timeout): 2 devices are needed to begin; none is connected"
+        "waited 60 s for devices (fleet.timeout): 2 devices are needed to begin; none is online"
     )
     assert bench.cloud.wake_at() is None
 

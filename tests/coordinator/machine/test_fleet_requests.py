@@ -183,7 +183,7 @@ def test_online_or_unknown_device_is_not_forgotten() -> None:
     before = bench.cloud.state.seen.devices.keys()
     (here,) = sends(bench.receive(OPERATOR, ForgetDevice("f", "a"), 75.0))
     assert here == Refused("f", here.reason)
-    assert here.reason.startswith("device 'a' is connected at site s1: stop its agent first")
+    assert here.reason.startswith("device 'a' is online at site s1: stop its agent first")
     (unknown,) = sends(bench.receive(OPERATOR, ForgetDevice("g", "c"), 76.0))
     assert unknown.reason.startswith("no device 'c' has ever connected")
     assert bench.cloud.state.seen.devices.keys() == before

@@ -140,7 +140,7 @@ def test_timeout_ends_job_whose_devices_keep_declining() -> None:
             now += PLAN_AGAIN
             bench.notify(TimerFired(), now)
     assert state.status == "failed"
-    why = "waited 100 s for devices (fleet.timeout): 2 devices are connected, but none of them could be estimated: a:"
+    why = "waited 100 s for devices (fleet.timeout): 2 devices are online, but none of them could be estimated: a:"
     assert state.detail.startswith(why)
 
 
@@ -193,7 +193,7 @@ def test_job_without_devices_names_missing_ones_and_since_when() -> None:
     bench.close(200.0)
     bench.plan(200.0)
     assert bench.cloud.state.jobs["job"].detail == (
-        "no connected device can do the job; offline: b (since 2026-09-21 14:16 UTC), a (since 2026-09-21 14:14 UTC)"
+        "no online device can do the job; offline: b (since 2026-09-21 14:16 UTC), a (since 2026-09-21 14:14 UTC)"
     )
 
 

@@ -24,7 +24,7 @@ def job(**changes) -> JobState:
 def test_job_that_cannot_start_names_devices_and_setting() -> None:
     work = planned(job(**{"fleet.devices": 4}), ("a", "b"), unable=("old",), gone={"c": AT, "d": AT + 60})
     assert work == NotYet(
-        "4 devices are needed to begin; 2 are connected (a, b); skipped, they do not offer what the job requires "
+        "4 devices are needed to begin; 2 are online (a, b); skipped, they do not offer what the job requires "
         "(objective sgd, encoding float32, estimator none, optimiser sgd); update their agents: old; "
         "offline: d (since 2026-09-21 14:14 UTC), c (since 2026-09-21 14:13 UTC). "
         "With fleet.devices = 2 it can begin with these (sojourn job continue job --devices 2)"
