@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from coordinator.jobs.settings import DIGITS
-from coordinator.jobs.task_data import cut, packed, task_data, task_from_settings
+from coordinator.jobs.task_data import cut, packed, stored, task_data, task_from_settings
 from sojourn.data.checks import data_warnings, scale_warning, value_range
 from sojourn.data.column_names import table_of
 from sojourn.data.labels import classes_of
@@ -25,6 +25,8 @@ from sojourn.protocol.spec import InputSpec, TableSpec, ValueRange
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from coordinator.jobs.settings import JobData, JobSettings
@@ -105,11 +107,7 @@ def _public_task(job: JobSettings, tested: Content | None, shown: Content | None
     left = tuple(
         text for samples in (found.test, found.exemplars if shown else None) if samples for text in samples.skipped
     )
-    odd = tuple(
-        f"{each.source}: {warning.what} ({warning.detail}); to do: {warning.remedy}"
-        for each in files
-        for warning in data_warnings(each, found.task)
-    ) + ((found.fewer,) if found.fewer else ())
+    odd = (*_warnings(files, found.task), *((found.fewer,) if found.fewer else ()))
     shown_packed = packed(found.exemplars, found.task, data.dtype, test=False) if found.exemplars else None
     test_packed = packed(found.test, found.task, data.dtype, test=True) if found.test else None
     return PublicData(
@@ -132,14 +130,15 @@ def public_side(data: JobData, seed: int, tested: Content | None, shown: Content
     mean, std = (data.mean, data.std) if given else normalisation(exemplars.x if exemplars else None, form.input)
     values = _values(data, [samples for samples in (exemplars, test) if samples])
     both = _packed(exemplars, data), _packed(test, data)
-    odd = tuple(
-        f"{each.source}: {warning.what} ({warning.detail}); to do: {warning.remedy}"
-        for each in files
-        for warning in data_warnings(each)
-    )
     few = _few_tests(test, exemplars, form.classes) if test and exemplars and shown is None else ()
-    reported = (*odd, *([fewer] if fewer else []), *few)
+    reported = (*_warnings(files), *([fewer] if fewer else []), *few)
     return PublicData(form.input, form.classes, mean, std, *both, skipped, values, reported)
+
+
+def _warnings(files: list[Content], task: TaskSpec | None = None) -> Iterator[str]:
+    for each in files:
+        for warning in data_warnings(each, task):
+            yield f"{each.source}: {warning.what} ({warning.detail}); to do: {warning.remedy}"
 
 
 def _few_tests(test: Samples, exemplars: Samples, classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -214,5 +213,4 @@ def normalisation(
 def _packed(samples: Samples | None, data: JobData) -> Exemplars | None:
     if samples is None:
         return None
-    wanted = np.int64 if data.dtype == "int64" else np.uint8 if samples.x.dtype == np.uint8 else np.float32
-    return Exemplars.of(samples.x.astype(wanted), samples.y)
+    return Exemplars.of(stored(samples.x, data.dtype), samples.y)

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from sojourn.errors import ConfigError
-from sojourn.model.metrics import DIRECTIONS, MAIN, SHARES, TASK_METRICS
+from sojourn.protocol.metric_names import DIRECTIONS, MAIN, SHARES, TASK_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

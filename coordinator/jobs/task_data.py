@@ -157,10 +157,15 @@ def unpacked(exemplars: Exemplars, task: TaskSpec) -> Samples:
     return Samples(x, compared, (), np.ones(len(y), np.bool_))
 
 
+def stored(x: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
+    """Return samples in the type in which they are stored; bytes stay bytes."""
+    wanted = np.int64 if dtype == "int64" else np.uint8 if x.dtype == np.uint8 else np.float32
+    return np.asarray(x).astype(wanted)
+
+
 def packed(samples: Samples, task: TaskSpec, dtype: str, *, test: bool) -> Exemplars:
     """Return samples in the form that is sent, with targets and strata; a test set also lists its faulty ones."""
-    wanted = np.int64 if dtype == "int64" else np.uint8 if samples.x.dtype == np.uint8 else np.float32
-    x, y = np.asarray(samples.x).astype(wanted), np.asarray(samples.y)
+    x, y = stored(samples.x, dtype), np.asarray(samples.y)
     targets = None if task.target is None or task.kind == "classification" else y
     made = Exemplars.of(x, strata_of(task, x, y), targets)
     faulty = np.flatnonzero(y) if test and task.kind == "reconstruction" else np.zeros(0, np.int64)

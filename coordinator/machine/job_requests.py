@@ -17,11 +17,10 @@ from coordinator.rounds.starting import start_refusal_reason, waits_for
 from sojourn import __version__
 from sojourn.errors import SojournError
 from sojourn.logs import About
-from sojourn.model.metrics import DIRECTIONS
 from sojourn.node.machine import Log, Send, StartWork
 from sojourn.protocol.limits import MAX_BYTES, MAX_SECONDS, sum_within
 from sojourn.protocol.messages import refs
-from sojourn.protocol.metric_names import MAIN
+from sojourn.protocol.metric_names import DIRECTIONS, MAIN
 from sojourn.protocol.operator_messages import Export, Exported, Inspect, Jobs, JobText, Refused, Removed
 from sojourn.protocol.release_messages import ReleaseMade
 from sojourn.protocol.topics import Address

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, get_args
 
+from coordinator.jobs.goal import metric_of
 from coordinator.strategies import STRATEGIES
 from coordinator.strategies.strategy import FORMS
 from sojourn.protocol.metric_names import (
@@ -142,7 +143,7 @@ def metric_in(row: Mapping[str, str] | RoundReport, name: str) -> float:
     """Return a metric of a round, from a table or a report; NaN if it was not measured."""
     if not isinstance(row, RoundReport):
         return float(row.get(name) or nan)
-    return float(getattr(row, name)) if name in PLAIN else float(row.metrics.get(name, nan))
+    return metric_of(row, name)
 
 
 def task_of(view: JobView) -> TaskMetrics:
