@@ -182,17 +182,9 @@ class LineState(msgspec.Struct):
 def apply(lines: dict[str, LineState], record: RolloutRecord) -> None:
     """Change one line by one record; reports of an earlier rollout remain, since they show what devices serve."""
     if isinstance(record, RolloutBegun):
-        known = lines.get(record.line)
-        lines[record.line] = LineState(
-            record.line,
-            record.ticket,
-            record.forward,
-            record.back,
-            record.stages,
-            record.rules,
-            record.undo,
-            reports=known.reports if known else {},
-            turned=known.turned if known else [],
-        )
+        line = LineState(**msgspec.structs.asdict(record))
+        if known := lines.get(record.line):
+            line.reports, line.turned = known.reports, known.turned
+        lines[record.line] = line
     else:
         lines[record.line].apply(record)

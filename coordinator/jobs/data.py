@@ -62,11 +62,6 @@ class PublicData:
         """The shape of a model's output for one sample."""
         return self.task.output if self.task else (len(self.classes),)
 
-    @property
-    def strata(self) -> int:
-        """The number of classes or strata of the exemplars."""
-        return self.task.strata.count if self.task else len(self.classes)
-
 
 def public_data(job: JobSettings) -> PublicData:
     """Read the files of the job; exemplars come from their own file, or are cut from the test set and not tested on."""

@@ -115,8 +115,8 @@ class Coordinator:
         self._queue = JobQueue(self.sites, self._tours, self._watch, rules)
         self._finished = FinishedWork(self._queue, keep)
         self._changes = ChangeWatch(wall)
-        self._fleet_requests = FleetRequests(self.sites, self._watch, self._tours, self._changes)
-        self._changes.rows = lambda mark, now: self._fleet_requests.changed_devices(self.state, mark, now)
+        self._fleet_requests = FleetRequests(self._queue, self.sites, self._watch, self._tours, self._changes)
+        self._changes.rows = self._fleet_requests.changed_devices
         self._requests = OperatorRequests(self._queue, self.sites, self._tours, check_job)
         self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
         self._rollouts = Rollouts(self.sites, self.state, wall)
@@ -134,8 +134,8 @@ class Coordinator:
             ReadKit: self._mandate_requests.read,
             SignJob: self._mandate_requests.sign,
             WithdrawJob: self._mandate_requests.withdraw,
-            InspectFleet: lambda to, it, now: [Send(to, self._fleet_requests.inspect(self.state, it, now))],
-            ForgetDevice: lambda to, it, now: self._fleet_requests.forget(self.state, to, it, now),
+            InspectFleet: lambda to, it, now: [Send(to, self._fleet_requests.inspect(it, now))],
+            ForgetDevice: self._fleet_requests.forget,
             AwaitChange: self._changes.wait,
             InspectAudit: lambda to, it, _: self._authorizer.inspect(self.state, to, it),
             Rollout: lambda to, it, _: self._rollout_requests.rollout(to, it),

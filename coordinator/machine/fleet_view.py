@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from coordinator.fleet_records import DeviceHistory, DeviceJoined, FleetHistory
     from coordinator.job_state import JobState
     from coordinator.machine.change_watch import ChangeWatch
+    from coordinator.machine.job_queue import JobQueue
     from coordinator.machine.sites import Sites
     from coordinator.machine.tours import RoundTours
     from coordinator.rollout_records import LineState
@@ -226,7 +227,10 @@ MAX_FORGOTTEN = 4
 class FleetRequests:
     """Answers requests about the fleet, a page at a time, without keeping state between requests."""
 
-    def __init__(self, sites: Sites, watch: FleetWatch, tours: RoundTours, changes: ChangeWatch) -> None:
+    def __init__(
+        self, queue: JobQueue, sites: Sites, watch: FleetWatch, tours: RoundTours, changes: ChangeWatch
+    ) -> None:
+        self._queue = queue
         self._sites = sites
         self._watch = watch
         self._tours = tours
@@ -234,15 +238,15 @@ class FleetRequests:
         self._forgotten: dict[str, Fleet] = {}
         """The newest answers to `forget-device` by ticket, since a request may be repeated."""
 
-    def inspect(self, durable: CoordinatorState, message: InspectFleet, now: float) -> Fleet | Refused:
+    def inspect(self, message: InspectFleet, now: float) -> Fleet | Refused:
         """Return a page of the requested entries, or why there is none."""
-        here = self._sites.here()
+        durable, here = self._queue.durable, self._sites.here()
         if why := _unknown(durable, message, here):
             return Refused(message.ticket, why)
         found: Iterator[tuple[str, Any]]
         match message.about:
             case "devices":
-                found = self._devices(durable, message, here, now)
+                found = self._devices(message, here, now)
             case "changes":
                 changes = ((str(n), it) for n, it in durable.seen.numbered_changes() if n < _before(message.after))
                 found = ((n, it) for n, it in changes if message.device in (None, it.device))
@@ -256,11 +260,11 @@ class FleetRequests:
         answer = Fleet(message.ticket, __version__, self._watch.moment(now), next=after)
         return msgspec.structs.replace(answer, **{message.about: page})
 
-    def forget(self, durable: CoordinatorState, sender: Address, message: ForgetDevice, now: float) -> list[Effect]:
+    def forget(self, sender: Address, message: ForgetDevice, now: float) -> list[Effect]:
         """Forget an offline device; the answer shows its last state."""
         if (again := self._forgotten.get(message.ticket)) is not None:
             return [Send(sender, again)]
-        found = self.inspect(durable, InspectFleet(message.ticket, "devices", message.device), now)
+        found = self.inspect(InspectFleet(message.ticket, "devices", message.device), now)
         if isinstance(found, Refused):
             return [Send(sender, found)]
         device = found.devices[0]
@@ -271,23 +275,23 @@ class FleetRequests:
             )
             return refuse(sender, message.ticket, why)
         record = DeviceForgotten(device.device)
-        durable.apply(record)
+        self._queue.durable.apply(record)
         self._forgotten[message.ticket] = found
         drop_oldest(self._forgotten, MAX_FORGOTTEN)
         return [Append(record, sync=True), Send(sender, found)]
 
-    def changed_devices(self, durable: CoordinatorState, since: int, now: float) -> tuple[FleetDevice, ...] | None:
+    def changed_devices(self, since: int, now: float) -> tuple[FleetDevice, ...] | None:
         """Return the devices that changed after a mark; None if they do not fit in one answer."""
         message = InspectFleet("changed", "devices", since=since)
-        found = self._devices(durable, message, self._sites.here(), now)
+        found = self._devices(message, self._sites.here(), now)
         page, after = fitting(found, MAX_ENTRIES, MAX_SINGLE_LIST_SIZE)
         return None if after else page
 
     def _devices(
-        self, durable: CoordinatorState, message: InspectFleet, here: dict[str, tuple[str, Member]], now: float
+        self, message: InspectFleet, here: dict[str, tuple[str, Member]], now: float
     ) -> Iterator[tuple[str, FleetDevice]]:
-        seen = durable.seen
-        visits = self._visits_now()
+        durable = self._queue.durable
+        seen, visits = durable.seen, self._visits_now()
         clashes = self._sites.clashes(now)
         for name in self._requested(seen, message, here):
             if name > message.after:
@@ -372,6 +376,5 @@ def _unknown(durable: CoordinatorState, message: InspectFleet, here: dict[str, t
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"no device {device!r} has ever connected; {hint}all known devices: sojourn fleet status"
     if job is not None and job not in durable.jobs and all(it.job != job for it in durable.seen.rounds):
-        known = ", ".join(durable.jobs) or "none"
-        return f"there is no job {job!r}; the jobs are: {known}"
+        return durable.no_such_job(job)
     return None

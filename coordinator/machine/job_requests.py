@@ -315,8 +315,7 @@ class OperatorRequests:
         return short_view(state, self._sites.count(), self._queue.detail(state), self._queue.date(now))
 
     def _unknown(self, ticket: str, job: str) -> Refused:
-        known = ", ".join(self._queue.durable.jobs) or "none"
-        return Refused(ticket, f"there is no job {job!r}; the jobs are: {known}"[:MAX_REASON_LENGTH])
+        return Refused(ticket, self._queue.durable.no_such_job(job)[:MAX_REASON_LENGTH])
 
     def view_for(self, operator: Address, ticket: str, job: str, now: float) -> Send:
         """Answer a request with the view of a job, or with the jobs that exist."""

@@ -44,7 +44,7 @@ def test_regression_targets_have_scale_and_strata(tmp_path: Path) -> None:
     assert found.classes == ()
     assert found.exemplars
     assert found.test
-    assert found.strata == 4
+    assert found.task.strata.count == 4
     assert len(found.exemplars.y) == 12
     assert len(found.test.y) == 28
     assert {*found.exemplars.y} == {0, 1, 2, 3}
