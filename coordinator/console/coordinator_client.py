@@ -118,7 +118,7 @@ class CoordinatorClient:
             now = time.monotonic()
             if self._serve(answer, now):
                 deadline = now + timeout
-            self._give_up_if_in_vain(now > deadline, timeout)
+            self._raise_if_unreachable(now > deadline, timeout)
             sends = outbox.resend_now(now) if isinstance(answer, LinkUp) else outbox.due(now)
 
     def _accepted(self, answer: Answer, request: OperatorRequest[_Answer]) -> _Answer:
@@ -142,7 +142,7 @@ class CoordinatorClient:
                 return self._accepted(answer, request)
             if isinstance(answer, LinkUp):
                 self._send(self.cloud, asked)
-            self._give_up_if_in_vain(time.monotonic() > deadline, timeout)
+            self._raise_if_unreachable(time.monotonic() > deadline, timeout)
         return None
 
     def _prepared(self, request: OperatorRequest[Any]) -> OperatorRequest[Any]:
@@ -185,7 +185,7 @@ class CoordinatorClient:
         except queue.Empty:
             return None
 
-    def _give_up_if_in_vain(self, late: bool, timeout: float) -> None:
+    def _raise_if_unreachable(self, late: bool, timeout: float) -> None:
         if self._down is not None and (late or not self._was_up):
             raise LinkError(self._down)
         if late:
@@ -207,7 +207,7 @@ class CoordinatorClient:
                 deadline = now + ANSWER_TIMEOUT
                 outcomes, _ = self._exchange.handle(self.cloud, message, now)
             self._exchange.tick(now)
-            self._give_up_if_in_vain(now > deadline, ANSWER_TIMEOUT)
+            self._raise_if_unreachable(now > deadline, ANSWER_TIMEOUT)
         if not isinstance(outcomes[0], Pulled):
             raise InvalidBlob("the coordinator no longer has the requested file: repeat the command")
         return self._blobs.read(ref.digest)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.console.options import AsJson, asking, print_json
+from coordinator.console.options import AsJson, print_json, with_operator
 
 if TYPE_CHECKING:
     from coordinator.console.operator import Operator
@@ -20,7 +20,7 @@ SHOWN = 10
 HISTORY = 50
 
 
-@asking
+@with_operator
 def status(operator: Any, as_json: AsJson = False) -> None:
     """Show all known devices: whether each is online and since when, its site, and its last visit."""
     from rich.console import Console
@@ -39,7 +39,7 @@ def status(operator: Any, as_json: AsJson = False) -> None:
         console.print(f"\n{line}", style="red", markup=False, highlight=False)
 
 
-@asking
+@with_operator
 def show(
     operator: Any,
     name: Name,
@@ -63,7 +63,7 @@ def show(
     console.print(history_table(changes, visits), highlight=False)
 
 
-@asking
+@with_operator
 def forget(
     operator: Any,
     name: Name,
@@ -81,7 +81,7 @@ def forget(
     typer.echo(f"{name} is forgotten; its visits remain in the tables of their jobs")
 
 
-@asking
+@with_operator
 def history(
     operator: Any,
     device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="Show only this device.")] = None,
@@ -110,7 +110,7 @@ def _newest(operator: Operator, last: int, device: str | None) -> tuple[list[Any
 LAST = 50
 
 
-@asking
+@with_operator
 def audit(
     operator: Any,
     last: Annotated[int, typer.Option(min=1, max=100_000, help="Number of newest entries to show.")] = LAST,

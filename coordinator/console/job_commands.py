@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from coordinator.console.options import AsJson, asking, print_json
+from coordinator.console.options import AsJson, print_json, with_operator
 from sojourn.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 
 @app.command()
-@asking
+@with_operator
 def submit(
     operator: Any,
     file: JobFile,
@@ -106,7 +106,7 @@ def kit(
 
 
 @app.command("list")
-@asking
+@with_operator
 def list_(operator: Any, as_json: AsJson = False) -> None:
     """List all jobs."""
     from rich.console import Console
@@ -121,7 +121,7 @@ def list_(operator: Any, as_json: AsJson = False) -> None:
 
 
 @app.command()
-@asking
+@with_operator
 def status(operator: Any, job: Job, as_json: AsJson = False) -> None:
     """Show the status of a job, with its rounds so far and all failures."""
     import msgspec
@@ -137,7 +137,7 @@ def status(operator: Any, job: Job, as_json: AsJson = False) -> None:
 
 
 @app.command()
-@asking
+@with_operator
 def visits(
     operator: Any,
     job: Job,
@@ -175,7 +175,7 @@ def visits(
 
 
 @app.command()
-@asking
+@with_operator
 def watch(operator: Any, job: Job) -> None:
     """Watch a job until it ends. Ctrl-C stops watching; the job continues."""
     from coordinator.console.job_status import watch_job
@@ -184,7 +184,7 @@ def watch(operator: Any, job: Job) -> None:
 
 
 @app.command()
-@asking
+@with_operator
 def stop(operator: Any, job: Job) -> None:
     """Stop a job; its model is kept."""
     view: JobView = operator.stop(job)
@@ -192,7 +192,7 @@ def stop(operator: Any, job: Job) -> None:
 
 
 @app.command()
-@asking
+@with_operator
 def export(
     operator: Any,
     job: Job,
@@ -215,7 +215,7 @@ def export(
 
 
 @app.command()
-@asking
+@with_operator
 def report(
     operator: Any,
     job: Job,
@@ -232,13 +232,13 @@ def report(
 
 
 @app.command()
-@asking
+@with_operator
 def remove(operator: Any, job: Job, yes: Yes = False) -> None:
     """Forget a job that is over, and delete its models."""
-    from coordinator.console.job_status import metric_names_text
+    from coordinator.console.job_status import main_metric_text
 
     view: JobView = operator.job(job)
-    what = f"job {view.job} ({view.status}, {view.round} rounds, {metric_names_text(view)})"
+    what = f"job {view.job} ({view.status}, {view.round} rounds, {main_metric_text(view)})"
     if not yes and not typer.confirm(f"Remove {what} with all its models? This cannot be undone"):
         typer.echo(f"{view.job} was not removed")
         raise typer.Exit(1)
@@ -249,7 +249,7 @@ def remove(operator: Any, job: Job, yes: Yes = False) -> None:
 
 
 @app.command()
-@asking
+@with_operator
 def sign(
     operator: Any,
     job: Job,
@@ -306,7 +306,7 @@ def sign_job(
 
 
 @app.command()
-@asking
+@with_operator
 def withdraw(operator: Any, job: Job, key: Key = None, yes: Yes = False) -> None:
     """End a job and revoke its mandates: devices stop it and delete its data when they are notified."""
     from coordinator.console.signing import withdraw as take_back
@@ -321,7 +321,7 @@ def withdraw(operator: Any, job: Job, key: Key = None, yes: Yes = False) -> None
 
 
 @app.command("continue")
-@asking
+@with_operator
 def continue_(
     operator: Any,
     job: Job,

@@ -93,9 +93,9 @@ BEFORE = ("queued", "compiling", "waiting")
 STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refused": "red", "failed": "red"}
 
 
-def show(looks: Iterable[JobProgress], console: Console) -> JobProgress:
+def show(updates: Iterable[JobProgress], console: Console) -> JobProgress:
     """Show a job until it ends; returns its final progress."""
-    return _show_live(looks, console) if is_live(console) else _show_plain(looks, console)
+    return _show_live(updates, console) if is_live(console) else _show_plain(updates, console)
 
 
 def is_live(console: Console) -> bool:
@@ -103,10 +103,10 @@ def is_live(console: Console) -> bool:
     return console.is_terminal and console.encoding.lower().startswith("utf")
 
 
-def _show_live(looks: Iterable[JobProgress], console: Console) -> JobProgress:
+def _show_live(updates: Iterable[JobProgress], console: Console) -> JobProgress:
     last, time_left, visit_rate = None, TimeLeft(), VisitRate()
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        for last in looks:
+        for last in updates:
             now = time.monotonic()
             left, rate = time_left.seconds(last, now), visit_rate.per_second(last, now)
             live.update(screen(last, console.width, left, rate), refresh=True)
@@ -114,9 +114,9 @@ def _show_live(looks: Iterable[JobProgress], console: Console) -> JobProgress:
     return last
 
 
-def _show_plain(looks: Iterable[JobProgress], console: Console) -> JobProgress:
+def _show_plain(updates: Iterable[JobProgress], console: Console) -> JobProgress:
     last, time_left = None, TimeLeft()
-    for progress in looks:
+    for progress in updates:
         for line in lines(last, progress, time_left.seconds(progress, time.monotonic())):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         last = progress

@@ -68,14 +68,14 @@ CONNECTION = tuple(inspect.signature(_connection, eval_str=True, locals={"Operat
 """The connection options of every such command."""
 
 
-def asking(command: Callable[..., None]) -> Callable[..., None]:
+def with_operator(command: Callable[..., None]) -> Callable[..., None]:
     """Add the connection options to a command; its first parameter is the connection."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
     def run(**given: Any) -> None:
         connection = {each.name: given.pop(each.name) for each in CONNECTION}
         with _connection(**connection) as operator:
-            operator.flags = repeated(connection)
+            operator.flags = connection_flags(connection)
             command(operator, **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -83,7 +83,7 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def repeated(given: Mapping[str, Any]) -> str:
+def connection_flags(given: Mapping[str, Any]) -> str:
     """Return the options that the next command needs to reach the same coordinator.
 
     Options with their default value, or set by an environment variable, are omitted.

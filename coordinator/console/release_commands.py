@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from coordinator.console.job_commands import Best, Round, warn_if_failed, which_round
-from coordinator.console.options import AsJson, asking, print_json
+from coordinator.console.options import AsJson, print_json, with_operator
 from sojourn import options
 from sojourn.errors import ConfigError, JobError
 
@@ -33,7 +33,7 @@ ENDED: tuple[RolloutStatus, ...] = ("done", "rolled-back", "halted", "paused")
 
 
 @app.command()
-@asking
+@with_operator
 def create(
     operator: Any,
     job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job with the model.")] = None,
@@ -138,7 +138,7 @@ def key(
 
 
 @app.command()
-@asking
+@with_operator
 def rollout(
     operator: Any,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The release, made by `sojourn release create`.")],
@@ -209,7 +209,7 @@ def rollout(
 
 
 @app.command()
-@asking
+@with_operator
 def status(
     operator: Any,
     line: Annotated[str | None, typer.Argument(metavar="LINE", help="Show one model line with its devices.")] = None,
@@ -242,21 +242,21 @@ def status(
 
 
 @app.command()
-@asking
+@with_operator
 def pause(operator: Any, line: Line) -> None:
     """Pause a rollout: no more stages and devices get the release until `resume`."""
     _steer(operator, line, "pause")
 
 
 @app.command()
-@asking
+@with_operator
 def resume(operator: Any, line: Line) -> None:
     """Resume a paused rollout."""
     _steer(operator, line, "resume")
 
 
 @app.command()
-@asking
+@with_operator
 def rollback(
     operator: Any,
     line: Line,

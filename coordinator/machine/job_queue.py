@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
 FAILED_ROUNDS = 3
 """Consecutive rounds without a result after which a job fails."""
-_HOME = {
-    JobStep.TOURING: JobEvent.TOUR_HOME,
-    JobStep.PASSING: JobEvent.LEG_HOME,
-    JobStep.CLOSING: JobEvent.ALL_HOME,
+_OVER = {
+    JobStep.TOURING: JobEvent.TOUR_OVER,
+    JobStep.PASSING: JobEvent.LEG_OVER,
+    JobStep.CLOSING: JobEvent.ALL_OVER,
 }
 """The event of a tour's end, by the step that follows from it."""
 
@@ -260,15 +260,15 @@ class JobQueue:
             self.waiting.add(state, now, None, awaited.seconds)  # it keeps its turn in the meantime
             return self._wait(state, awaited.reason)
         self._reach, here = self.waiting.reached(state), self._sites.here()
-        gone = {name: it.since for name, it in self.durable.seen.devices.items() if not it.here and name not in here}
+        offline = {name: it.since for name, it in self.durable.seen.devices.items() if not it.here and name not in here}
         work = PlanRound(
             state.copy(),
             self._reach,
             self._sites.unwilling(name_of(state.strategy.estimator), state.strategy.objective.consent),
             self.waiting.unable(state),
             ask_silent,
-            gone,
-            () if state.mandate else self._sites.demanding(),
+            offline,
+            () if state.mandate else self._sites.requiring_signature(),
         )
         return [self.work.start("plan", state.name, work)]
 
@@ -326,7 +326,7 @@ class JobQueue:
         before = self.step(state)
         written = self.write(record, sync=True, blobs=blobs)
         after = self.step(state)
-        JOB.step(before, _HOME[after])
+        JOB.step(before, _OVER[after])
         return written, self.resume(state, now) if after is not JobStep.TOURING else []
 
     def _closing(self, state: JobState, now: float) -> CloseRound:

@@ -293,11 +293,11 @@ class Sites:
             return tuple(sorted({device for each in asked for device in self.unwilling(each)}))
         return self._cached(("unwilling", asked[0]), lambda: self._unwilling(asked[0])) if asked else ()
 
-    def demanding(self) -> tuple[str, ...]:
+    def requiring_signature(self) -> tuple[str, ...]:
         """Return the devices that accept only jobs signed by an operator."""
         offers = ((name, member.offer) for name, (_, member) in self.here().items())
         return self._cached(
-            "demanding", lambda: tuple(sorted(name for name, it in offers if it and MANDATE in it.abilities))
+            "requiring signature", lambda: tuple(sorted(name for name, it in offers if it and MANDATE in it.abilities))
         )
 
     def _unwilling(self, asks: str) -> tuple[str, ...]:
