@@ -317,7 +317,7 @@ def withdraw(operator: Any, job: Job, key: Key = None, yes: Yes = False) -> None
         raise typer.Exit(1)
     for view in take_back(operator, job, operator.name, signer):
         typer.echo(f"job {view.job} is {view.status}: {view.detail}")
-    typer.echo("connected devices are notified now, others when they connect; a dishonest server could withhold it")
+    typer.echo("online devices are notified now, others when they connect; a dishonest server could withhold it")
 
 
 @app.command("continue")

@@ -242,7 +242,7 @@ class Operator:
         return [it for page in pages for it in page.devices], pages[-1].now
 
     def forget_device(self, device: str) -> FleetDevice:
-        """Make the coordinator forget a disconnected device; returns its last state."""
+        """Make the coordinator forget an offline device; returns its last state."""
         return self._client.ask(ForgetDevice(_ticket(), device)).devices[0]
 
     def changes(self, device: str | None = None, last: int | None = None) -> list[FleetChange]:

@@ -132,7 +132,7 @@ _COLOURS = {"done": "green", "serving": "green", "running": "cyan", "paused": "y
 
 def line_summary(view: LineView) -> str:
     """Describe a rollout in one line."""
-    share = f"{100 * view.stages[view.stage - 1]:g} % of the fleet" if view.stage else "no device is connected yet"
+    share = f"{100 * view.stages[view.stage - 1]:g} % of the fleet" if view.stage else "no device is online yet"
     stage = f"stage {view.stage} of {len(view.stages)} ({share})" if view.status in ("running", "paused") else ""
     words = [f"{view.line} {view.version} is {view.status}", stage, _counts(view), view.detail]
     return "; ".join(word for word in words if word)

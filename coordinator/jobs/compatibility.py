@@ -1,7 +1,7 @@
 """Checks whether the parts of a strategy fit together and fit the job: if training with them gives a meaningful result.
 
 When a round is planned, `hierarchy.arranging.arrangement` and `coordinator.rounds.planning` check whether they also fit
-the connected devices.
+the online devices.
 """
 
 from __future__ import annotations

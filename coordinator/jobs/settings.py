@@ -227,7 +227,7 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How many devices must be connected before the first round, and how long the job waits for devices.
+    """How many devices must be online before the first round, and how long the job waits for devices.
 
     Later rounds need only the devices of their arrangement. A job that has waited for the whole timeout before a round
     fails. It also fails after three consecutive rounds without a result, unless all devices only declined temporarily
@@ -235,7 +235,7 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """
 
     devices: Count = 1
-    """How many devices must be connected before the first round."""
+    """How many devices must be online before the first round."""
     timeout: NotNegative = 86_400.0
     """How many seconds the job waits for devices before it fails, one day by default; 0: no limit."""
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # The sites' rosters are compared with the recorded devices, and differences are logged.
 #
 # Writes are rate-limited however often devices connect: one record in a few seconds and, after a burst, one change per
-# device and minute. The view of a connected device uses the rosters and is always current.
+# device and minute. The view of an online device uses the rosters and is always current.
 
 RECORD_RATE = Rate(0.2, 20.0)
 """Rate of records: a burst of 20, then one in five seconds."""
@@ -56,7 +56,7 @@ CHANGE_RATE = Rate(1 / 60, 20.0)
 RECHECK_DELAY = 5.0
 """Seconds until changes that exceeded a rate are checked again."""
 STARTUP_GRACE = 30.0
-"""Seconds after a start before devices that were connected earlier, and are not reported since, count as gone."""
+"""Seconds after a start before devices that were online earlier, and are not reported since, count as offline."""
 RECONNECT_GRACE = 10.0
 """Seconds to wait for a device that disconnected to return."""
 MAX_LOG_LINES = 10
@@ -64,7 +64,7 @@ MAX_LOG_LINES = 10
 
 
 class FleetWatch:
-    """Compares connected devices with the recorded ones, and records the differences."""
+    """Compares online devices with the recorded ones, and records the differences."""
 
     def __init__(self, sites: Sites, wall: float) -> None:
         """`wall` is the time in seconds since 1970 at which `now` is 0."""
@@ -78,7 +78,7 @@ class FleetWatch:
         """When to compare again if nothing happens before."""
 
     def start(self, durable: CoordinatorState, now: float) -> None:
-        """Sites report their rosters one after another: no device is gone because its site has not reported yet."""
+        """Sites report their rosters one after another: no device is offline because its site has not reported yet."""
         self._settled_at = now + STARTUP_GRACE
         if any(it.here for it in durable.seen.devices.values()):
             self.look_at = self._settled_at

@@ -273,7 +273,7 @@ class JobQueue:
         return [self.work.start("plan", state.name, work)]
 
     def not_planned(self, state: JobState, reason: str, now: float) -> list[Effect]:
-        """The devices that were connected when the plan was requested are not enough."""
+        """The devices that were online when the plan was requested are not enough."""
         self.waiting.add(state, now, self._reach)
         return [*self._wait(state, reason), *self.reconsider(now)]
 

@@ -58,7 +58,7 @@ class Rollouts:
         self.revisions: Counter[str] = Counter()
         """By line, the number of changes of its rollout or its devices since the start."""
         self._connected: set[str] = set()
-        """The devices that were connected when the fleet last changed."""
+        """The devices that were online when the fleet last changed."""
         self._reconnected: dict[str, set[str]] = {}
         """By line, the devices that reconnected since their last report: hardware may have changed, or a report been
         lost."""
@@ -242,7 +242,7 @@ class Rollouts:
         return [asked, *self._join(line, line.stage, some)]
 
     def _others(self, line: LineState) -> list[str]:
-        """Return the connected devices that have not got the order, in the order of their stages."""
+        """Return the online devices that have not got the order, in the order of their stages."""
         return line.ranked(self._reach() - line.members.keys())
 
     def _site_of(self, line: LineState, progress: RolloutProgress) -> Callable[[str], str | None]:

@@ -1,4 +1,4 @@
-"""Plan a round: select connected devices, use their estimates, and arrange tours. Works on names, without network."""
+"""Plan a round: select online devices, use their estimates, and arrange tours. Works on names, without network."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PlanRound(msgspec.Struct, frozen=True):
     unwilling: tuple[str, ...] = ()
     """Devices whose owners do not share the data that the job's estimator requires."""
     unable: tuple[str, ...] = ()
-    """Connected devices that do not offer the job's objective, or something else that it requires."""
+    """Online devices that do not offer the job's objective, or something else that it requires."""
     again: bool = False
     """Whether devices that gave no answer to an estimation are asked again."""
     offline: dict[str, float] = {}
@@ -69,7 +69,7 @@ class PlanRound(msgspec.Struct, frozen=True):
 
 
 class NotYet(msgspec.Struct, frozen=True):
-    """The round cannot be planned with the devices that are connected now."""
+    """The round cannot be planned with the devices that are online now."""
 
     reason: str
 
@@ -177,7 +177,7 @@ def _training(
         made = arrange(strategy.arranger, candidates, context)
         sets, arranged, memo = made.sets, made.sets, made.memo
     if not sets:
-        return NotYet("none of the arranged devices is connected; schedule.rearrange_every = 1 lets others take part")
+        return NotYet("none of the arranged devices is online; schedule.rearrange_every = 1 lets others take part")
     going = depart(strategy.schedule, sets, moment_of(state, job, len(sets)))
     if longest := max((each for each in going if len(each.set.devices) > MAX_HOPS), key=_visits, default=None):
         raise JobError(f"a tour of {_visits(longest)} visits is planned, but at most {MAX_HOPS} fit in one")

@@ -86,7 +86,7 @@ def within_room(lines: Iterable[str], job: str) -> tuple[str, ...]:
 MAX_DEVICE_NAMES_LENGTH = 400
 """Maximum characters for the names of devices in one sentence; the others are counted."""
 MAX_NAMED = 10
-"""Maximum disconnected devices listed by name, the most recent first; the others are counted."""
+"""Maximum offline devices listed by name, the most recent first; the others are counted."""
 
 
 def too_few(work: PlanRound, here: Sequence[str]) -> str | None:
@@ -105,12 +105,12 @@ def too_few(work: PlanRound, here: Sequence[str]) -> str | None:
 
 
 def _idle(work: PlanRound) -> str:
-    """List connected devices that the job cannot use."""
+    """List online devices that the job cannot use."""
     return "".join(f"; {line}" for line in skipped_devices(work, ()))
 
 
 def skipped_devices(work: PlanRound, unestimated: Sequence[str]) -> list[str]:
-    """List connected devices that do not take part, and why; `unestimated` are those that could not be estimated."""
+    """List online devices that do not take part, and why; `unestimated` are those that could not be estimated."""
     settings, strategy, lines = work.state.settings, work.state.strategy, []
     if work.requiring_signature:
         reason = f"they require a signed job: sojourn job sign {work.state.name}"
@@ -131,12 +131,12 @@ def skipped_devices(work: PlanRound, unestimated: Sequence[str]) -> list[str]:
 
 
 def left_out(reason: str, devices: Sequence[str]) -> str:
-    """Return a line about connected devices that do not take part."""
+    """Return a line about online devices that do not take part."""
     return f"skipped, {reason}: {names(devices, MAX_DEVICE_NAMES_LENGTH)}"
 
 
 def offline_since(work: PlanRound) -> str:
-    """List the devices that were connected before, and since when they are offline."""
+    """List the devices that were online before, and since when they are offline."""
     of_job = {device: at for device, at in work.offline.items() if device in work.state.fleet}
     devices = of_job if work.state.begun else work.offline
     newest = sorted(devices, key=lambda device: (-devices[device], device))
