@@ -39,7 +39,7 @@ def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
             _state(it, now),
             Text(it.site),
             Text(it.version or "-"),
-            _visits(it),
+            f"{it.visits}, {it.failed} failed" if it.failed else str(it.visits),
             _last(it.last, now),
         )
     return table
@@ -67,10 +67,6 @@ def summary(devices: Sequence[FleetDevice]) -> str:
 
 def _presence(it: FleetDevice) -> str:
     return "online" if it.here else "offline"
-
-
-def _visits(it: FleetDevice) -> str:
-    return f"{it.visits}, {it.failed} failed" if it.failed else str(it.visits)
 
 
 def _last(last: LastVisit | None, now: float) -> Text:

@@ -137,7 +137,8 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
         reported.update(report.failures)
     noted = before.view.notes if before else ()
     found += [f"  {line}" for line in after.view.notes if line not in noted]
-    if found and left and left >= MIN_SECONDS_LEFT and after.view.round % _step(after.view.rounds) == 0:
+    step = max(1, after.view.rounds // 10)  # the time left is printed about ten times
+    if found and left and left >= MIN_SECONDS_LEFT and after.view.round % step == 0:
         found.append(f"  {describe_time_left(left)}")
     status = status_line(after.view)
     # A step whose time alone has changed is not printed again.
@@ -153,11 +154,6 @@ def _new_failures(report: RoundReport, reported: set[str]) -> list[str]:
     new = [line for line in report.failures if line not in reported]
     again = len(report.failures) - len(new)
     return [f"  {line}" for line in new] + ([f"  and {again} as in earlier rounds"] if again else [])
-
-
-def _step(rounds: int) -> int:
-    """Return the distance between rounds that shows about ten rounds of a job with this many."""
-    return max(1, rounds // 10)
 
 
 def silence(since: float) -> str:

@@ -64,11 +64,16 @@ class MandateRules:
         mandate = signed.read()
         if mandate is None:
             return "the mandate cannot be read: it is damaged or from a newer version"
+        last = last_serial(durable, state)
         return (
             self._unsigned(signed, mandate)
             or (f"the mandate ended {moment(mandate.ends)}: check your clock" if mandate.ends <= now else None)
             or _mismatch(state, mandate)
-            or _outdated(mandate, last_serial(durable, state))
+            or (
+                f"its serial {mandate.serial} is not higher than {last}: sign it again"
+                if mandate.serial <= last
+                else None
+            )
         )
 
     def _unsigned(self, signed: SignedMandate, mandate: Mandate) -> str | None:
@@ -94,10 +99,6 @@ def _mismatch(state: JobState, mandate: Mandate) -> str | None:
     if not all(task in mandate.tasks for task in all_tasks(state.settings)):
         return "the mandate does not cover everything that the job requires of devices: sign the current job"
     return None
-
-
-def _outdated(mandate: Mandate, last: int) -> str | None:
-    return None if mandate.serial > last else f"its serial {mandate.serial} is not higher than {last}: sign it again"
 
 
 def last_serial(durable: CoordinatorState, state: JobState) -> int:
