@@ -40,7 +40,6 @@ from sojourn.node.machine import (
     Pulled,
     PullFailed,
     Received,
-    Send,
     TimerFired,
     WorkDone,
     WorkFailed,
@@ -120,28 +119,28 @@ class Coordinator:
         self._requests = OperatorRequests(self._queue, self.sites, self._tours, check_job)
         self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
         self._rollouts = Rollouts(self.sites, self.state, wall)
-        self._authorizer = RequestAuthorizer(fleet, name, trust.roles)
+        self._authorizer = RequestAuthorizer(fleet, name, self._queue, trust.roles)
         self._rollout_requests = RolloutRequests(self._rollouts, fleet, trust.release_key)
         self._handlers: dict[type[OperatorRequest[Any]], Handler] = {
             Submit: self._requests.submit,
-            Inspect: lambda to, it, now: [Send(to, self._requests.inspect(it, now))],
+            Inspect: self._requests.inspect,
             Stop: self._requests.stop,
             Continue: self._requests.continue_job,
             Remove: self._requests.remove,
-            ReadJob: lambda to, it, _: [Send(to, self._requests.read(it))],
+            ReadJob: self._requests.read,
             Export: self._requests.make,
             MakeRelease: self._requests.make,
             ReadKit: self._mandate_requests.read,
             SignJob: self._mandate_requests.sign,
             WithdrawJob: self._mandate_requests.withdraw,
-            InspectFleet: lambda to, it, now: [Send(to, self._fleet_requests.inspect(it, now))],
+            InspectFleet: self._fleet_requests.inspect,
             ForgetDevice: self._fleet_requests.forget,
             AwaitChange: self._changes.wait,
-            InspectAudit: lambda to, it, _: self._authorizer.inspect(self.state, to, it),
-            Rollout: lambda to, it, _: self._rollout_requests.rollout(to, it),
+            InspectAudit: self._authorizer.inspect,
+            Rollout: self._rollout_requests.rollout,
             Steer: self._rollout_requests.steer,
-            InspectReleases: lambda to, it, _: self._rollout_requests.inspect(to, it),
-            ReadCard: lambda to, it, _: [Send(to, self._rollout_requests.card(it))],
+            InspectReleases: self._rollout_requests.inspect,
+            ReadCard: self._rollout_requests.card,
         }
 
     @property
@@ -226,7 +225,7 @@ class Coordinator:
         before = self._changes.mark
         effects = self._react(event, now)
         if self._authorizer.has_pending:
-            effects = self._authorizer.with_entries(self.state, effects, self._queue.date(now))
+            effects = self._authorizer.with_entries(effects, self._queue.date(now))
         self._changes.note(event, effects, self.state)
         return [*effects, *self._changes.answers(before, now)]
 
@@ -260,8 +259,8 @@ class Coordinator:
         date = self._queue.date(now)
         received = self._authorizer.authorize(sender, message, date)
         if isinstance(received, str):
-            return self._authorizer.refuse(self.state, sender, message, received, date)
-        if earlier := self._authorizer.find_performed(self.state.audit, received):
+            return self._authorizer.refuse(sender, message, received, date)
+        if earlier := self._authorizer.find_performed(received):
             return self._again(sender, received.message, earlier, now)
         self._authorizer.track(received)
         return self._handlers[type(received.message)](sender, received.message, now)

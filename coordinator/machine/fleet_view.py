@@ -238,7 +238,11 @@ class FleetRequests:
         self._forgotten: dict[str, Fleet] = {}
         """The newest answers to `forget-device` by ticket, since a request may be repeated."""
 
-    def inspect(self, message: InspectFleet, now: float) -> Fleet | Refused:
+    def inspect(self, sender: Address, message: InspectFleet, now: float) -> list[Effect]:
+        """Send a page of the requested entries."""
+        return [Send(sender, self.page(message, now))]
+
+    def page(self, message: InspectFleet, now: float) -> Fleet | Refused:
         """Return a page of the requested entries, or why there is none."""
         durable, here = self._queue.durable, self._sites.here()
         if why := _unknown(durable, message, here):
@@ -264,7 +268,7 @@ class FleetRequests:
         """Forget an offline device; the answer shows its last state."""
         if (again := self._forgotten.get(message.ticket)) is not None:
             return [Send(sender, again)]
-        found = self.inspect(InspectFleet(message.ticket, "devices", message.device), now)
+        found = self.page(InspectFleet(message.ticket, "devices", message.device), now)
         if isinstance(found, Refused):
             return [Send(sender, found)]
         device = found.devices[0]

@@ -9,7 +9,7 @@ import msgspec
 
 from coordinator.jobs.goal import metric_of
 from coordinator.jobs.settings import continued, read_job
-from coordinator.machine.answers import MAX_REASON_LENGTH, drop_oldest, first_page, refuse
+from coordinator.machine.answers import drop_oldest, first_page, refuse
 from coordinator.machine.job_table import JobEvent
 from coordinator.machine.work import BuildRelease, ExportModel, ModelExported
 from coordinator.records import ENDED, JobSubmitted
@@ -153,7 +153,7 @@ class OperatorRequests:
             reason = f"a job {job.name!r} already exists ({known.status}); use another name"
             return refuse(operator, message.ticket, reason)
         if known and known.ticket == message.ticket:  # a repeated request
-            return [self.view_for(operator, message.ticket, job.name, now)]
+            return self.view_for(operator, message.ticket, job.name, now)
         if refusal := self._refusal_reason(job):
             return refuse(operator, message.ticket, refusal)
         replaced = self._queue.remove(known) if known else []
@@ -162,7 +162,7 @@ class OperatorRequests:
         )
         answer = self.view_for(operator, message.ticket, job.name, now)
         line = Log(f"job {job.name} submitted", about=About(job.name))
-        return [*replaced, record, answer, line, *self._queue.reconsider(now)]
+        return [*replaced, record, *answer, line, *self._queue.reconsider(now)]
 
     def _refusal_reason(self, job: JobSettings) -> str | None:
         """Return why a new job cannot be accepted, or None."""
@@ -177,7 +177,7 @@ class OperatorRequests:
         """Give a job more rounds or another target; one that is over waits for its turn again."""
         state = self._queue.durable.jobs.get(message.job)
         if state is None or state.continued == message.ticket:  # unknown, or a repeated request
-            return [self.view_for(operator, message.ticket, message.job, now)]
+            return self.view_for(operator, message.ticket, message.job, now)
         try:
             target = message.goal or message.target
             text = continued(state.text, message.rounds or None, target, message.devices or None)
@@ -186,7 +186,7 @@ class OperatorRequests:
         if reason := self._continue_refusal_reason(state, text, message.devices or None):
             return refuse(operator, message.ticket, reason)
         effects = self._queue.continue_job(state, text, message.ticket, now)
-        return [*effects, self.view_for(operator, message.ticket, message.job, now)]
+        return [*effects, *self.view_for(operator, message.ticket, message.job, now)]
 
     def _continue_refusal_reason(self, state: JobState, text: str, devices: int | None) -> str | None:
         """Return why a job cannot continue with this job file, or None."""
@@ -214,7 +214,7 @@ class OperatorRequests:
             return [Send(operator, answer)]
         state = self._queue.durable.jobs.get(message.job)
         if state is None:
-            return [self.view_for(operator, message.ticket, message.job, now)]
+            return self.view_for(operator, message.ticket, message.job, now)
         if state.status not in ENDED:
             return refuse(operator, message.ticket, f"job {state.name!r} is {state.status}: stop it first")
         if waiting := waits_for(state.name, self._queue.durable):
@@ -232,16 +232,18 @@ class OperatorRequests:
         shared = set[bytes]().union(*others)
         return {ref.digest: ref.size for ref in state.refs() if ref.digest not in shared}
 
-    def read(self, message: ReadJob) -> JobText | Refused:
-        """Return the text of a job's file."""
+    def read(self, operator: Address, message: ReadJob, _now: float) -> list[Effect]:
+        """Send the text of a job's file."""
         state = self._queue.durable.jobs.get(message.job)
-        return JobText(message.ticket, state.name, state.text) if state else self._unknown(message.ticket, message.job)
+        if state is None:
+            return refuse(operator, message.ticket, self._queue.durable.no_such_job(message.job))
+        return [Send(operator, JobText(message.ticket, state.name, state.text))]
 
     def stop(self, operator: Address, message: Stop, now: float) -> list[Effect]:
         """End a job unless it is over; the answer shows the job, or that it does not exist."""
         state = self._queue.durable.jobs.get(message.job)
         effects = self._queue.end(state, JobEvent.STOP, "stopped by an operator", now) if state else []
-        return [*effects, self.view_for(operator, message.ticket, message.job, now)]
+        return [*effects, *self.view_for(operator, message.ticket, message.job, now)]
 
     def make(self, operator: Address, message: Export | MakeRelease, now: float) -> list[Effect]:
         """Start an export or a release of a job's model, unless it is in progress or done."""
@@ -249,7 +251,7 @@ class OperatorRequests:
             return [Send(operator, answer)]
         state = self._queue.durable.jobs.get(message.job)
         if state is None:
-            return [self.view_for(operator, message.ticket, message.job, now)]
+            return self.view_for(operator, message.ticket, message.job, now)
         if state.kit is None:
             return refuse(operator, message.ticket, f"job {state.name!r} is {state.status}: it has no model yet")
         if not state.history:
@@ -296,30 +298,27 @@ class OperatorRequests:
         """The blobs that operators may still fetch."""
         return {ref.digest for answer in self._answers.values() for ref in refs(answer)}
 
-    def inspect(self, message: Inspect, now: float) -> Jobs | Refused:
-        """Return one job, or all."""
+    def inspect(self, operator: Address, message: Inspect, now: float) -> list[Effect]:
+        """Send the view of one job, or of all."""
         jobs = self._queue.durable.jobs
         if message.job is None:
             newest = list(jobs.values())[-MAX_JOBS:]
             room = MAX_DETAIL_LENGTH // max(1, len(newest))
             views = (self._view(state, now) for state in newest)
             shown = tuple(msgspec.structs.replace(it, detail=_within(it.detail, room)) for it in views)
-            return Jobs(message.ticket, shown, __version__)
+            return [Send(operator, Jobs(message.ticket, shown, __version__))]
         if message.job not in jobs:
-            return self._unknown(message.ticket, message.job)
+            return refuse(operator, message.ticket, self._queue.durable.no_such_job(message.job))
         state = jobs[message.job]
         whole = whole_view(self._view(state, now), state, self._tours, message.since)
-        return Jobs(message.ticket, (whole,), __version__)
+        return [Send(operator, Jobs(message.ticket, (whole,), __version__))]
 
     def _view(self, state: JobState, now: float) -> JobView:
         return short_view(state, self._sites.count(), self._queue.detail(state), self._queue.date(now))
 
-    def _unknown(self, ticket: str, job: str) -> Refused:
-        return Refused(ticket, self._queue.durable.no_such_job(job)[:MAX_REASON_LENGTH])
-
-    def view_for(self, operator: Address, ticket: str, job: str, now: float) -> Send:
+    def view_for(self, operator: Address, ticket: str, job: str, now: float) -> list[Effect]:
         """Answer a request with the view of a job, or with the jobs that exist."""
-        return Send(operator, self.inspect(Inspect(ticket, job), now))
+        return self.inspect(operator, Inspect(ticket, job), now)
 
 
 def _within(detail: str, room: int) -> str:

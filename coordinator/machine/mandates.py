@@ -124,7 +124,7 @@ class MandateRequests:
         """Answer with a job's kit."""
         state = self._queue.durable.jobs.get(message.job)
         if state is None:
-            return [self._requests.view_for(operator, message.ticket, message.job, now)]
+            return self._requests.view_for(operator, message.ticket, message.job, now)
         if state.kit is None or state.normalisation is None:
             return refuse(operator, message.ticket, f"job {state.name!r} is {state.status}: it has no kit yet")
         reported = KitDetails(
@@ -142,13 +142,13 @@ class MandateRequests:
         mandate, durable = message.mandate.read(), self._queue.durable
         state = durable.jobs.get(mandate.job) if mandate else None
         if mandate is None or state is None:
-            return [self._requests.view_for(operator, message.ticket, mandate.job if mandate else "?", now)]
+            return self._requests.view_for(operator, message.ticket, mandate.job if mandate else "?", now)
         effects: list[Effect] = []
         if state.signed != message.ticket:  # otherwise a repeated request
             if why := self._rules.refusal_reason(durable, state, message.mandate, self._queue.date(now)):
                 return refuse(operator, message.ticket, why)
             effects = self._queue.signed(state, JobMandated(state.name, message.mandate, message.ticket), now)
-        return [*effects, self._requests.view_for(operator, message.ticket, state.name, now)]
+        return [*effects, *self._requests.view_for(operator, message.ticket, state.name, now)]
 
     def withdraw(self, operator: Address, message: WithdrawJob, now: float) -> list[Effect]:
         """End a job, and have all sites notify their devices that its mandates are withdrawn."""
@@ -169,7 +169,7 @@ class MandateRequests:
         if state is not None:
             effects += self._queue.end(state, JobEvent.STOP, f"its mandate was withdrawn by {it.operator}", now)
         effects += [Send(Address("edge", site), Recall(message.withdrawal)) for site in sorted(self._sites.reach())]
-        return [*effects, self._requests.view_for(operator, message.ticket, it.job, now)]
+        return [*effects, *self._requests.view_for(operator, message.ticket, it.job, now)]
 
     def born(self, site: str, now: float) -> list[Effect]:
         """Send all withdrawals that still matter to a site that connected."""

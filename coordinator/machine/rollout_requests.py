@@ -12,7 +12,6 @@ from coordinator.machine.rollout_progress import RolloutEvent
 from coordinator.releases.orders import CheckCard, misfit, unsigned
 from coordinator.rollout_records import ReleasePayload, RolloutBegun
 from sojourn.node.machine import Append, Log, Pull, Send, StartWork
-from sojourn.protocol.operator_messages import Refused
 from sojourn.protocol.release_messages import CardDetails, InspectReleases, Releases, Rollout, Steer
 from sojourn.protocol.topics import Address
 
@@ -61,7 +60,7 @@ class RolloutRequests:
         """The blobs that are being fetched."""
         return {ref.digest for it in self._pending.values() for ref in (it.rollout.graph, it.rollout.card)}
 
-    def inspect(self, operator: Address, message: InspectReleases) -> list[Effect]:
+    def inspect(self, operator: Address, message: InspectReleases, _now: float) -> list[Effect]:
         """Send the view of one line, or of all. A new line has no view."""
         lines = self._durable.lines
         wanted = [lines[message.line]] if message.line in lines else [] if message.line else list(lines.values())
@@ -69,13 +68,14 @@ class RolloutRequests:
         views = tuple(self._rollouts.view(line, since) for line in wanted)
         return [Send(operator, Releases(message.ticket, views))]
 
-    def card(self, message: ReadCard) -> CardDetails | Refused:
-        """Return the card of a release that is available here."""
+    def card(self, operator: Address, message: ReadCard, _now: float) -> list[Effect]:
+        """Send the card of a release that is available here."""
         line = self._durable.lines.get(message.line)
         for payload in (line.forward, line.back) if line else ():
             if payload.card is not None and payload.read.goods and payload.read.version == message.version:
-                return CardDetails(message.ticket, payload.card, payload.read.goods.graph)
-        return Refused(message.ticket, f"the release {message.line} {message.version} is no longer available here")
+                return [Send(operator, CardDetails(message.ticket, payload.card, payload.read.goods.graph))]
+        reason = f"the release {message.line} {message.version} is no longer available here"
+        return refuse(operator, message.ticket, reason)
 
     def steer(self, operator: Address, message: Steer, now: float) -> list[Effect]:
         """Pause, resume or roll back; a repeat of a completed request is confirmed."""
@@ -99,7 +99,7 @@ class RolloutRequests:
         drop_oldest(self._steered, MAX_STEERED)
         return [*effects, self._answer(operator, message.ticket, line)]
 
-    def rollout(self, operator: Address, message: Rollout) -> list[Effect]:
+    def rollout(self, operator: Address, message: Rollout, _now: float) -> list[Effect]:
         """Start a rollout, unless it is inconsistent or conflicts with another; its blobs are fetched first."""
         forward, back = message.forward.read(), message.back.read()
         if forward is None or back is None:
