@@ -55,11 +55,12 @@ def from_file(
     numbers = tuple(str(number) for number in range(adopted.classes))
     given = _read(samples, adopted, names, numbers) if samples else None
     classes = names or (given.classes if given else numbers)
-    shown, test = (given.exemplars, given.test) if given else (None, None)
-    rows = shown.arrays()[0][:COMPARED] if shown else generated_rows(adopted.input, ROWS)
+    exemplars, test = (given.exemplars, given.test) if given else (None, None)
+    rows = exemplars.arrays()[0][:COMPARED] if exemplars else generated_rows(adopted.input, ROWS)
     table = given.table if given else None
     about = _about(path, samples, test, given.skipped if given else ())
-    return make(Material(adopted.graph, adopted.input, classes, shown, test, table=table), wanted, rows, None, about)
+    material = Material(adopted.graph, adopted.input, classes, exemplars, test, table=table)
+    return make(material, wanted, rows, None, about)
 
 
 def _about(
@@ -77,19 +78,19 @@ def _regressor(
 ) -> ReleaseFile:
     if len(targets) != adopted.classes or len(set(targets)) != len(targets):
         raise ConfigError(f"{len(targets)} targets were given, and {path} needs {adopted.classes} different ones")
-    task, shown, test = TaskSpec("regression", (len(targets),), Target((len(targets),)), Strata(1), targets), None, None
-    table = None
+    task = TaskSpec("regression", (len(targets),), Target((len(targets),)), Strata(1), targets)
+    exemplars, test, table = None, None, None
     if samples is not None:
         settings = TaskSettings(kind="regression", targets=targets)
         content = read_content(samples, "test", adopted.input, None, task_from_settings(settings))
         data, table = JobData(input=adopted.input.shape, dtype=adopted.input.dtype), _table(content)
         found = task_data(settings, data, 0, content, None)
-        shown, test = (
+        exemplars, test = (
             packed(each, found.task, data.dtype, test=False) for each in (found.exemplars, found.test) if each
         )
         task = msgspec.structs.replace(found.task, loss="")
-    rows = shown.arrays()[0][:COMPARED] if shown else generated_rows(adopted.input, ROWS)
-    material = Material(adopted.graph, adopted.input, (), shown, test, task, table)
+    rows = exemplars.arrays()[0][:COMPARED] if exemplars else generated_rows(adopted.input, ROWS)
+    material = Material(adopted.graph, adopted.input, (), exemplars, test, task, table)
     return make(material, wanted, rows, None, _about(path, samples, test))
 
 
