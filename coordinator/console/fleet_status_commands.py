@@ -18,6 +18,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")]
 SHOWN = 10
 """Default number of visits and connections shown for one device."""
 HISTORY = 50
+"""Default number of entries of the history and of the audit log."""
 
 
 @with_operator
@@ -107,13 +108,10 @@ def _newest(operator: Operator, last: int, device: str | None) -> tuple[list[Any
     return operator.visits(device=device, last=last), operator.changes(device=device, last=last)
 
 
-LAST = 50
-
-
 @with_operator
 def audit(
     operator: Any,
-    last: Annotated[int, typer.Option(min=1, max=100_000, help="Number of newest entries to show.")] = LAST,
+    last: Annotated[int, typer.Option(min=1, max=100_000, help="Number of newest entries to show.")] = HISTORY,
     verify: Annotated[
         bool, typer.Option("--verify", help="Only check that the log is complete; exit status 1 if not.")
     ] = False,

@@ -53,15 +53,12 @@ def _connection(
     logging.getLogger("sojourn").addHandler(logging.NullHandler())
     flags = broker_flags(broker, username, password_file) | {"tls": ca_file and {"ca_file": ca_file}}
     settings = validated({key: value for key, value in flags.items() if value is not None}, BrokerSettings, "--broker")
-    return Operator(settings, fleet=fleet, cloud=cloud, name=operator, signer=_signer(operator_key))
+    signer = None
+    if operator_key is not None:
+        from sojourn.protocol.signing import Signer  # noqa: PLC0415  # needed only for signing
 
-
-def _signer(key: str | None) -> Any:
-    if key is None:
-        return None
-    from sojourn.protocol.signing import Signer  # noqa: PLC0415  # needed only for signing
-
-    return Signer.load(key)
+        signer = Signer.load(operator_key)
+    return Operator(settings, fleet=fleet, cloud=cloud, name=operator, signer=signer)
 
 
 CONNECTION = tuple(inspect.signature(_connection, eval_str=True, locals={"Operator": Any}).parameters.values())
