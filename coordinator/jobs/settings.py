@@ -339,12 +339,12 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     strategy = job.build_strategy(where)
     if reasons := objections(strategy, job):
         raise ConfigError(f"{where}: {'; '.join(reasons)}")
-    if strategy.estimator.exemplars and not (job.data.test or job.data.exemplars):
+    files = job.data.test or job.data.exemplars
+    if strategy.estimator.exemplars and not files:
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} needs exemplars: name a file in data.exemplars or data.test"
         )
-    shown = job.data.test or job.data.exemplars
-    if strategy.estimator.by_class and job.task.kind not in ("classification", "multilabel") and not shown:
+    if strategy.estimator.by_class and job.task.kind not in ("classification", "multilabel") and not files:
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} describes devices by strata, which are computed from exemplars: "
             "name a file in data.exemplars or data.test"
