@@ -51,7 +51,7 @@ class FleetChanged(msgspec.Struct, frozen=True, tag="fleet-changed/1"):
 
 
 class DeviceForgotten(msgspec.Struct, frozen=True, tag="device-forgotten/1"):
-    """An operator removed a disconnected device from the history."""
+    """An operator removed an offline device from the history."""
 
     device: str
 
@@ -198,5 +198,5 @@ def worth_keeping(outcomes: Iterable[VisitOutcome]) -> tuple[VisitOutcome, ...]:
 
 
 def joined(device: str, site: str, version: str, machine: str) -> DeviceJoined:
-    """Return a connected device, with its texts cut to their limits."""
+    """Return an online device, with its texts cut to their limits."""
     return DeviceJoined(device, site, version[:SHORT], machine[:SHORT])

@@ -283,12 +283,8 @@ class JobState(msgspec.Struct):
     def refs(self) -> list[Ref]:
         """Return all references of this job."""
         kept = [ref for ref in (self.kit, self.initial, self.first_wire_vector, self.exemplars, self.test) if ref]
-        kept += [
-            *self.vectors.values(),
-            *self.wire_vectors.values(),
-            *self.weights.values(),
-            *self.kept.values(),
-        ]
+        for held in (self.vectors, self.wire_vectors, self.weights, self.kept):
+            kept += held.values()
         kept += [*self.unmerged.vectors.values(), *self.unmerged.wire_vectors.values()] if self.unmerged else []
         for toured in self.arrived.values():
             kept += [*toured.vectors.values(), toured.reports]
@@ -339,11 +335,7 @@ class JobState(msgspec.Struct):
                 self.weights |= record.weights
                 if record.norms and not self.history:
                     self.norms = tuple(sorted((*self.norms, *record.norms))[-MOST_NORMS:])
-                for device in record.silent:
-                    self.silent[device] = self.silent.get(device, 0) + 1
-                self.estimation_traffic = sum_within([self.estimation_traffic, record.traffic], MAX_BYTES)
-                self.unestimated = record.failures
-                self.estimation_failures += record.failed
+                self._note_failures(record)
                 self._clear()
             case RoundClosed():
                 self._close(record)
@@ -404,17 +396,21 @@ class JobState(msgspec.Struct):
 
     def _fail(self, record: RoundFailed) -> None:
         """Keep the model and the round's number: the same round is planned again with the previous arrangement."""
-        self.failed_rounds = (self.failed_rounds or 0) + (not record.passing)
+        self.failed_rounds += not record.passing
         self.status, self.detail = "waiting", record.reason
         self.norms, self.rises = record.norms or self.norms, record.rises or self.rises
+        self._note_failures(record)
+        self._count_visits(record.visits)
+        self._arrange_as_before()
+        self._clear()
+
+    def _note_failures(self, record: DevicesEstimated | RoundFailed) -> None:
+        """Note the failures and the traffic that the next round with a result reports."""
         for device in record.silent:
             self.silent[device] = self.silent.get(device, 0) + 1
         self.estimation_traffic = sum_within([self.estimation_traffic, record.traffic], MAX_BYTES)
         self.unestimated = record.failures
         self.estimation_failures += record.failed
-        self._count_visits(record.visits)
-        self._arrange_as_before()
-        self._clear()
 
     def _count_visits(self, visits: dict[str, int]) -> None:
         for device, done in visits.items():

@@ -123,7 +123,7 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
 
 
 class JobWaits(msgspec.Struct, frozen=True, tag="job-waits/1"):
-    """The next round cannot be planned with the connected devices, or the job has no signature."""
+    """The next round cannot be planned with the online devices, or the job has no signature."""
 
     job: str
     reason: str

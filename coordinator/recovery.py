@@ -68,7 +68,7 @@ def _follows(state: JobState, record: JobRecord) -> bool:  # noqa: C901, PLR0912
     if isinstance(record, JobContinued | RoundsKept | JobMandated):
         return True
     if isinstance(record, RoundMeasured):
-        return bool(state.evaluation_pending) and record.round == len(state.history)
+        return state.evaluation_pending and record.round == len(state.history)
     if state.status in ENDED or isinstance(record, JobRemoved):
         return state.status in ENDED and isinstance(record, JobRemoved)
     match record:

@@ -114,19 +114,11 @@ class LineState(msgspec.Struct):
     """The devices that get the release, and since which stage."""
     reports: dict[str, ReleaseReport] = {}
     sites: dict[str, str] = {}
+    """The site through which each device's report came."""
     set_aside: dict[str, str] = {}
+    """The members that returned to the previous release alone, and why."""
     turned: list[RolloutTurn] = []
     """The newest status changes of the line's rollouts, with their dates."""
-
-    @property
-    def through(self) -> dict[str, str]:
-        """The site through which each device's report came."""
-        return self.sites
-
-    @property
-    def aside(self) -> dict[str, str]:
-        """The members that returned to the previous release alone, and why."""
-        return self.set_aside
 
     @property
     def payload(self) -> ReleasePayload:
@@ -135,7 +127,7 @@ class LineState(msgspec.Struct):
 
     def payload_for(self, device: str) -> ReleasePayload:
         """Return the order that this device should follow now."""
-        return self.back if device in self.aside else self.payload
+        return self.back if device in self.set_aside else self.payload
 
     @property
     def serves(self) -> ReleasePayload:
@@ -179,7 +171,7 @@ class LineState(msgspec.Struct):
                 self.reports[record.device] = record.report
                 self.sites[record.device] = record.site
             case DevicesSetAside():
-                self.set_aside = self.aside | record.devices
+                self.set_aside |= record.devices
             case RolloutTurned():
                 self.status, self.detail = record.status, record.detail
                 version = self.forward.read.version
@@ -190,17 +182,9 @@ class LineState(msgspec.Struct):
 def apply(lines: dict[str, LineState], record: RolloutRecord) -> None:
     """Change one line by one record; reports of an earlier rollout remain, since they show what devices serve."""
     if isinstance(record, RolloutBegun):
-        known = lines.get(record.line)
-        lines[record.line] = LineState(
-            record.line,
-            record.ticket,
-            record.forward,
-            record.back,
-            record.stages,
-            record.rules,
-            record.undo,
-            reports=known.reports if known else {},
-            turned=known.turned if known else [],
-        )
+        line = LineState(**msgspec.structs.asdict(record))
+        if known := lines.get(record.line):
+            line.reports, line.turned = known.reports, known.turned
+        lines[record.line] = line
     else:
         lines[record.line].apply(record)

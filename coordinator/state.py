@@ -47,6 +47,10 @@ class CoordinatorState(msgspec.Struct):
     audit: AuditLog = msgspec.field(default_factory=AuditLog)
     """The actions of operators."""
 
+    def no_such_job(self, name: str) -> str:
+        """Return that there is no job with this name, and which there are."""
+        return f"there is no job {name!r}; the jobs are: {', '.join(self.jobs) or 'none'}"
+
     def apply(self, record: Record) -> None:
         """Change the state by one record."""
         if isinstance(record, AuditRecorded):

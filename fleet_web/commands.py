@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.console.options import asking
+from coordinator.console.options import with_operator
 
 web = typer.Typer(add_completion=False, help="Show the fleet and its jobs in a browser.")
 LOGINS = Path("web-logins")
@@ -15,7 +15,7 @@ LOGINS = Path("web-logins")
 
 
 @web.command()
-@asking
+@with_operator
 def run(
     operator: Any,
     context: typer.Context,

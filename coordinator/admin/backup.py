@@ -75,7 +75,7 @@ def restore(source: Path, store: Path, *, force: bool) -> BackupAbout:
             about = _unpack(source, fresh)
             _check_journal(fresh / JOURNAL)
             _renumber(fresh)
-            _chown(fresh, store)
+            _chown(store, fresh / JOURNAL, fresh / BLOBS, *(fresh / BLOBS).iterdir())
             _move_away(store)
             # The journal is moved last: without it the store counts as empty, and the restore can be repeated.
             (fresh / BLOBS).rename(store / BLOBS)
@@ -133,22 +133,16 @@ def _replayed(store: FolderStore) -> Coordinator:
 
 def _live(folder: Path) -> set[bytes]:
     """Return the blobs that a coordinator with the journal in this folder would keep."""
-    store = FolderStore(folder)
-    try:
+    with closing(FolderStore(folder)) as store:
         return set(_replayed(store).live())
-    finally:
-        store.close()
 
 
 def _renumber(folder: Path) -> None:
     """Give tours numbers above all that were used since the backup, because sites ignore attempts that they saw end."""
-    store = FolderStore(folder)
-    try:
+    with closing(FolderStore(folder)) as store:
         machine = _replayed(store)
         machine.reserve_newer_attempts(int(time.time()))
         store.snapshot(machine.snapshot())
-    finally:
-        store.close()
 
 
 def _link(source: Path, target: Path) -> bool:
@@ -237,28 +231,21 @@ def _move_away(store: Path) -> None:
             path.rename(old / path.name)
 
 
-def _chown(folder: Path, store: Path) -> None:
-    """As root, give the restored files to the owner of the store."""
-    if os.geteuid() != 0:
-        return
-    owner = store.stat()
-    for path in (folder / JOURNAL, folder / BLOBS, *(folder / BLOBS).iterdir()):
-        os.chown(path, owner.st_uid, owner.st_gid)
+def _chown(store: Path, *paths: Path) -> None:
+    """As root, give these files to the owner of the store."""
+    if os.geteuid() == 0:
+        owner = store.stat()
+        for path in paths:
+            os.chown(path, owner.st_uid, owner.st_gid)
 
 
 @contextmanager
 def _exclusive(store: Path) -> Iterator[None]:
     private_file(store / LOCK)
     with (store / LOCK).open("a") as lock:
-        _chown_lock(store)
+        _chown(store, store / LOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreError(f"a coordinator is running on {store}: stop it first") from None
         yield
-
-
-def _chown_lock(store: Path) -> None:
-    if os.geteuid() == 0:
-        owner = store.stat()
-        os.chown(store / LOCK, owner.st_uid, owner.st_gid)

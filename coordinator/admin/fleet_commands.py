@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.admin import joining_commands
-from coordinator.admin.joining_commands import DEFAULT, Folder, Reload, print_reload_hint, reload_or_hint
+from coordinator.admin.joining_commands import COMMANDS, DEFAULT, Folder, Reload, print_reload_hint, reload_or_hint
 from coordinator.admin.operator_commands import app as operators
 from coordinator.console.fleet_status_commands import audit, forget, history, show, status
 from coordinator.console.options import AsJson, print_json
@@ -196,11 +195,9 @@ def list_(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-for command in (status, show, history, forget, audit):
+for command in (status, show, history, forget, audit, *COMMANDS):
     app.command()(command)
 app.add_typer(operators, name="operators")
-for name, joining_command in joining_commands.COMMANDS.items():
-    app.command(name)(joining_command)
 
 
 @app.command()

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from coordinator.console.options import AsJson, print_json
 from sojourn import options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sojourn.brokers.maintenance import OutdatedMembers
-
 
 DEFAULT = Path("/etc/sojourn/fleet")
 Folder = Annotated[
@@ -230,22 +224,17 @@ def replace_authority(
     with folders.locked(fleet_folder):
         over = finish or at_once
         behind = maintenance.finish(fleet_folder, at_once=at_once) if over else maintenance.begin(fleet_folder)
-    _print_outdated_members(behind, over=over)
-    # Mosquitto reads its authorities only when it starts.
-    typer.echo("to apply this, run: systemctl restart mosquitto", err=True)
-
-
-def _print_outdated_members(behind: OutdatedMembers, *, over: bool) -> None:
     if over:
         typer.echo("only the new authority is trusted now")
-        after = {"need a new token (sojourn fleet invite NAME --replace)": behind.joined}
-        after["need a new bundle (--renew)"] = behind.bundled
+        joined = "need a new token (sojourn fleet invite NAME --replace)"
     else:
         typer.echo("both authorities are trusted; to end the overlap, run: sojourn fleet replace-authority --finish")
-        after = {"renew at the door within a day": behind.joined, "need a new bundle (--renew)": behind.bundled}
-    for what, names in after.items():
+        joined = "renew at the door within a day"
+    for what, names in ((joined, behind.joined), ("need a new bundle (--renew)", behind.bundled)):
         if names:
             typer.echo(f"members that {what}: {', '.join(names)}")
+    # Mosquitto reads its authorities only when it starts.
+    typer.echo("to apply this, run: systemctl restart mosquitto", err=True)
 
 
 def _chosen(names: list[str] | None, *, all_members: bool) -> list[str] | None:
@@ -256,14 +245,4 @@ def _chosen(names: list[str] | None, *, all_members: bool) -> list[str] | None:
     return names or None
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "invite": invite,
-    "uninvite": uninvite,
-    "requests": requests,
-    "accept": accept,
-    "reject": reject,
-    "door": door,
-    "keys": keys,
-    "replace-authority": replace_authority,
-}
-"""The commands by name."""
+COMMANDS = (invite, uninvite, requests, accept, reject, door, keys, replace_authority)

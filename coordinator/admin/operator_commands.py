@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from coordinator.admin.joining_commands import DEFAULT, Folder
 from coordinator.console.options import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -17,17 +18,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.operators import OperatorEntry
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage the keys and roles of operators.")
-Folder = Annotated[
-    Path,
-    typer.Option(
-        "--fleet-folder",
-        metavar="FOLDER",
-        help="The folder with the fleet's keys and members.",
-        envvar="SOJOURN_FLEET_FOLDER",
-    ),
-]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The operator's name.")]
-DEFAULT = Path("/etc/sojourn/fleet")
 FILE, KEYS = "operators.toml", "operators.pub"
 
 

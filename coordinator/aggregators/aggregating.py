@@ -149,13 +149,8 @@ def aggregate_with_state(
     rest = [replace(each, vector=each.vector[learned:]) for each in contributions]
     zeros = np.zeros(len(previous) - learned, np.float32)
     whole = {name: np.concatenate([vector, zeros]) for name, vector in kept.items()}
-    return np.concatenate([model, _merged(settings, previous[learned:], rest)]), whole
-
-
-def _merged(settings: Aggregator, previous: Vector, states: Sequence[Contribution]) -> Vector:
-    """Return the mean state, weighted like the models; the previous state if none has a weight."""
-    weighting = weighting_of(settings)
-    return mean_or(previous, states, weighting)
+    mean = mean_or(previous[learned:], rest, weighting_of(settings))  # the state has the weights of its model
+    return np.concatenate([model, mean]), whole
 
 
 def _cut(vectors: Mapping[str, Vector], learned: int) -> State:

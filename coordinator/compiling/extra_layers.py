@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ def tap_of(name: str, module: nn.Module, x: Tensor, key: str) -> Tap:
             f"{key}: the model has no layer {name!r}; set {LOGITS!r}, {PENULTIMATE!r}, or one of "
             f"{', '.join(known[:MAX_LISTED])}"
         )
-    with torch.no_grad(), tap.watched(_predicting(module)) as seen:
+    with torch.no_grad(), tap.watched(module.eval()) as seen:
         module(x)
     if not seen or not isinstance(seen[0], Tensor) or not seen[0].is_floating_point() or len(seen[0]) != len(x):
         raise ModelError(f"{key}: the layer {name!r} does not output a row of numbers for each sample; choose another")
@@ -67,28 +67,30 @@ def tap_of(name: str, module: nn.Module, x: Tensor, key: str) -> Tap:
 
 def last_linear(module: nn.Module, x: Tensor, key: str) -> str:
     """Return the linear layer that computes the model's output; ModelError if another operation does."""
-    ran: list[tuple[str, Tensor]] = []
-    hooks = [
-        layer.register_forward_hook(lambda _layer, _given, gives, name=name: ran.append((name, gives)))
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear)
-    ]
-    try:
-        with torch.no_grad():
-            outputs = _predicting(module)(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not ran or not torch.equal(ran[-1][1].reshape(-1), outputs.reshape(-1)):
+    ran = _layer_outputs(module, x)
+    linear = [(name, gives) for name, gives in ran if isinstance(module.get_submodule(name), nn.Linear)]
+    if not linear or not torch.equal(linear[-1][1].reshape(-1), ran[-1][1].reshape(-1)):
         raise ModelError(
             f"{key}: the model's outputs do not come directly from a linear layer, so no layer before it is known; "
             f"set a layer of the model"
         )
-    return ran[-1][0]
+    return linear[-1][0]
 
 
-def _predicting(module: nn.Module) -> nn.Module:
-    return module.eval()
+def _layer_outputs(module: nn.Module, x: Tensor) -> list[tuple[str, Any]]:
+    """Run the model as in prediction; return each layer's name and output as the layer ends, the whole model last."""
+    ran: list[tuple[str, Any]] = []
+    hooks = [
+        layer.register_forward_hook(lambda _layer, _given, gives, name=name: ran.append((name, gives)))
+        for name, layer in module.named_modules()
+    ]
+    try:
+        with torch.no_grad():
+            module.eval()(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ran
 
 
 # FedFusion's operator fuses the outputs of the trained trunk and of a frozen trunk into one input of the head.
@@ -234,24 +236,9 @@ def _fused(module: nn.Module, objective: Fusion, x: Tensor) -> nn.Module:
 
 def _trunk(module: nn.Module, x: Tensor, key: str) -> Tap:
     """Return the last layer that outputs a map with channels first, or else the input of the last linear layer."""
-    maps: list[str] = []
-    hooks = [
-        layer.register_forward_hook(lambda _layer, _given, gives, name=name: _add_if_map(maps, name, gives))
-        for name, layer in module.named_modules()
-        if name
-    ]
-    try:
-        with torch.no_grad():
-            module.eval()(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    ran = _layer_outputs(module, x)
+    maps = [name for name, gives in ran if name and isinstance(gives, Tensor) and gives.dim() > MAP_AXES]
     return Tap(maps[-1]) if maps else Tap(last_linear(module, x, key), given=True)
-
-
-def _add_if_map(maps: list[str], name: str, gives: object) -> None:
-    if isinstance(gives, Tensor) and gives.dim() > MAP_AXES:
-        maps.append(name)
 
 
 def _replaced(module: nn.Module, name: str, other: nn.Module) -> nn.Module:

@@ -121,6 +121,7 @@ class Compiled:
     initial: NDArray[np.float32]
 
 
+@plain_attention()
 def compile_kit(
     module: nn.Module,
     input: InputSpec,  # noqa: A002 (the name in Kit)
@@ -151,63 +152,26 @@ def compile_kit(
     soft: whether devices also train on given probabilities; adds a graph to the kit.
     report: receives a description of each step as it begins.
     """
-    with plain_attention():
-        learned = learning or classifying(len(classes), unknown=outliers is not None)
-        return _compile(
-            module,
-            input,
-            classes,
-            learned,
-            mean,
-            std,
-            seed,
-            batch,
-            batchnorm,
-            whole,
-            objective,
-            taps,
-            outliers,
-            soft,
-            report,
-        )
-
-
-def _compile(
-    module: nn.Module,
-    spec: InputSpec,
-    classes: tuple[str, ...],
-    learning: Learning,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    seed: int,
-    batch: int,
-    batchnorm: Statistics,
-    in_one_piece: bool,
-    objective: TwoStreamPart | None,
-    with_taps: bool,
-    outliers: Outliers | None,
-    with_soft: bool,
-    report: Report,
-) -> Compiled:
+    learning = learning or classifying(len(classes), unknown=outliers is not None)
     report("checking the layers")
     check_layers(module)
     if outliers:
-        check_images(spec)
+        check_images(input)
     seed = derive(seed, "compile")
     fed, feed = with_fed_dropout(module)
     fed = with_plain_batchnorm(fed, batchnorm)
     with_recurrence(fed, feed)
-    whole = normalised(fed, spec, mean, std)
+    fitted = normalised(fed, input, mean, std)
     drawn = classifying(len(classes)) if outliers else learning  # no generated sample is of the unknown class
-    samples = like(spec, module, drawn, (), mean, std)
+    samples = like(input, module, drawn, (), mean, std)
     generated = torch.from_numpy(samples.batch(2, seed).x)
     survey = take_survey(fed, feed, generated, learning.task, unknown=outliers is not None)
-    samples = like(spec, module, drawn, survey.noise, mean, std)
-    trainee = Trainee(whole, feed, learning)
+    samples = like(input, module, drawn, survey.noise, mean, std)
+    trainee = Trainee(fitted, feed, learning)
     if learning.loss_name:
         check_loss(trainee, samples, seed)
     second = TwoStreamTrainee(trainee, objective, torch.from_numpy(samples.batch(2, seed).x)) if objective else None
-    graphs = _export(trainee, second, samples, survey, seed, report, whole=in_one_piece)
+    graphs = _export(trainee, second, samples, survey, seed, report, whole=whole)
     tensors = tuple(
         TensorSpec(name.removeprefix("module."), shape)
         for name, shape in zip(trainee.names, trainee.shapes, strict=True)
@@ -216,7 +180,7 @@ def _compile(
     candidates = probes(trainee, samples, seed)
     kit = Kit(
         model=ModelSpec(tensors, len(tensors) - trainee.trained),
-        input=spec,
+        input=input,
         classes=classes,
         noise=survey.noise,
         train=graphs.train,
@@ -227,14 +191,14 @@ def _compile(
         task=None if learning.plain else learning.task,
         score=graphs.score or None,
     )
-    if with_taps:
+    if taps:
         report("writing the graph of the layers' inputs")
-        taps = tap_graph(trainee, torch.from_numpy(samples.batch(TRACED_BATCH, seed).x))
-        kit = msgspec.structs.replace(kit, more=MoreGraphs(taps))
+        inputs = tap_graph(trainee, torch.from_numpy(samples.batch(TRACED_BATCH, seed).x))
+        kit = msgspec.structs.replace(kit, more=MoreGraphs(inputs))
     if outliers:
         report("writing the graphs with outliers")
         kit = with_outliers(kit, trainee, outliers, samples, seed)
-    if with_soft:
+    if soft:
         report("writing the graph with soft targets")
         kit = with_soft_targets(kit, trainee, samples, seed)
     exam = Exam(trainee, samples, seed, batch)

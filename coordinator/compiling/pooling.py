@@ -39,12 +39,13 @@ def max_pool_with_indices(
     ceil_mode: bool = False,
 ) -> tuple[Value, Value]:
     """Run MaxPool with two or three axes; ONNX's indices count over the batch, torch's within a plane."""
+    axes = len(x.shape) - 2
     pooled, indices = op.MaxPool(
         x,
-        kernel_shape=_for_axes(kernel, x),
-        strides=_for_axes(stride or kernel, x),
-        pads=_for_axes(padding, x) * 2,
-        dilations=_for_axes(dilation, x),
+        kernel_shape=_for_axes(kernel, axes),
+        strides=_for_axes(stride or kernel, axes),
+        pads=_for_axes(padding, axes) * 2,
+        dilations=_for_axes(dilation, axes),
         ceil_mode=int(ceil_mode),
     )
     return pooled, indices
@@ -61,10 +62,10 @@ def max_pool_with_indices_backward(
     indices: Value,
 ) -> Value:
     """Give each window's gradient to the first place with its maximum."""
-    window = _for_axes(kernel, x)
+    window = _for_axes(kernel, len(x.shape) - 2)
     tiled = (
         len(window) == IMAGE_AXES
-        and _for_axes(stride or kernel, x) == window
+        and _for_axes(stride or kernel, len(window)) == window
         and not any(padding)
         and all(step == 1 for step in dilation)
         and all(size(x, 2 + axis) == size(grad, 2 + axis) * window[axis] for axis in range(2))
@@ -114,9 +115,9 @@ def embedding_dense_backward(grad: Value, indices: Value, rows: int, padding_idx
     return op.ScatterND(zeros, reshape(indices, -1, 1), reshape(grad, -1, width), reduction="add")
 
 
-def _for_axes(values: Sequence[int], x: Value) -> list[int]:
+def _for_axes(values: Sequence[int], axes: int) -> list[int]:
     """Return one number for each axis after batch and channels; a single number is used for all."""
-    return list(values) if len(values) > 1 else [values[0]] * (len(x.shape) - 2)
+    return list(values) if len(values) > 1 else [values[0]] * axes
 
 
 def adaptive_max_pool(x: Value, cells: Sequence[int]) -> tuple[Value, Value]:
@@ -221,12 +222,10 @@ def _apply(matrices: Sequence[NDArray[np.float32]], x: Value) -> Value:
 
 def _adaptive(length: int, cells: int) -> NDArray[np.float32]:
     """Return the weights that average `length` values into `cells` cells."""
-    return np.array([_adaptive_row(length, cells, cell) for cell in range(cells)], np.float32)
-
-
-def _adaptive_row(length: int, cells: int, cell: int) -> list[float]:
-    start, end = cell * length // cells, -(-(cell + 1) * length // cells)
-    return [1.0 / (end - start) if start <= at < end else 0.0 for at in range(length)]
+    weights = np.zeros((cells, length), np.float32)
+    for row, span in zip(weights, _spans(length, cells), strict=True):
+        row[span] = 1.0 / (span.stop - span.start)
+    return weights
 
 
 def _windows(
@@ -240,10 +239,8 @@ def _windows(
 ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
     """Return the values that each window sums along each axis, and the factor from the sum to its average."""
     sums, counts = [], np.ones((), np.float64)
-    walks = zip(
-        lengths, *(_averages_for_axes(each, lengths) for each in (kernel, stride or kernel, padding)), strict=True
-    )
-    for length, width, step, pad in walks:
+    walks = (_for_axes(each, len(lengths)) for each in (kernel, stride or kernel, padding))
+    for length, width, step, pad in zip(lengths, *walks, strict=True):
         inside, along = _window_sums(length, width, step, pad, ceil_mode, count_padding)
         sums.append(np.array(inside, np.float32))
         counts = counts[..., None] * np.array(along, np.float64)
@@ -265,7 +262,3 @@ def _window_sums(
         rows.append(inside)
         counts.append(end - start if count_padding else int(sum(inside)))
     return rows, counts
-
-
-def _averages_for_axes(values: Sequence[int], lengths: Sequence[int]) -> Sequence[int]:
-    return values if len(values) > 1 else [values[0]] * len(lengths)

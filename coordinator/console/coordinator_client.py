@@ -104,10 +104,9 @@ class CoordinatorClient:
 
     # --- requests
 
-    def ask(self, request: OperatorRequest[_Answer], timeout: float) -> _Answer:
+    def ask(self, request: OperatorRequest[_Answer], timeout: float = ANSWER_TIMEOUT) -> _Answer:
         """Repeat the request until its answer arrives; the coordinator is alive while it fetches blobs from here."""
-        asked = self._signed(request) if self._signer else request
-        self._open_link()
+        asked = self._prepared(request)
         outbox, deadline = Outbox(), time.monotonic() + timeout
         sends = outbox.ask("it", self.cloud, asked, time.monotonic())
         while True:
@@ -119,7 +118,7 @@ class CoordinatorClient:
             now = time.monotonic()
             if self._serve(answer, now):
                 deadline = now + timeout
-            self._give_up_if_in_vain(now > deadline, timeout)
+            self._raise_if_unreachable(now > deadline, timeout)
             sends = outbox.resend_now(now) if isinstance(answer, LinkUp) else outbox.due(now)
 
     def _accepted(self, answer: Answer, request: OperatorRequest[_Answer]) -> _Answer:
@@ -135,8 +134,7 @@ class CoordinatorClient:
 
         An answer that arrives during another request is lost; the caller repeats the request.
         """
-        asked, deadline = self._signed(request) if self._signer else request, time.monotonic() + timeout
-        self._open_link()
+        asked, deadline = self._prepared(request), time.monotonic() + timeout
         self._send(self.cloud, asked)
         while not stop():
             answer = self._next(deadline)
@@ -144,12 +142,16 @@ class CoordinatorClient:
                 return self._accepted(answer, request)
             if isinstance(answer, LinkUp):
                 self._send(self.cloud, asked)
-            self._give_up_if_in_vain(time.monotonic() > deadline, timeout)
+            self._raise_if_unreachable(time.monotonic() > deadline, timeout)
         return None
 
-    def _signed(self, request: OperatorRequest[Any]) -> SignedRequest:
-        """Return the request with the operator's signature."""
-        assert self._signer is not None  # noqa: S101  # checked by callers
+    def _prepared(self, request: OperatorRequest[Any]) -> OperatorRequest[Any]:
+        """Open the link, if this is the first request; returns the request, signed if the operator has a key."""
+        if not self._open:
+            self._open = True
+            self._link.open(self, [topics.inbox_filter(self.fleet, self._me)], None)
+        if self._signer is None:
+            return request
         data = msgspec.msgpack.encode(request)
         statement = Request(
             self.fleet,
@@ -161,11 +163,6 @@ class CoordinatorClient:
             hashlib.sha256(data).digest(),
         )
         return SignedRequest(request.ticket, data, sign_request(statement, self._signer))
-
-    def _open_link(self) -> None:
-        if not self._open:
-            self._open = True
-            self._link.open(self, [topics.inbox_filter(self.fleet, self._me)], None)
 
     def offer(self, *contents: bytes) -> list[Ref]:
         """Offer blobs that the coordinator can fetch while a request waits for its answer."""
@@ -188,7 +185,7 @@ class CoordinatorClient:
         except queue.Empty:
             return None
 
-    def _give_up_if_in_vain(self, late: bool, timeout: float) -> None:
+    def _raise_if_unreachable(self, late: bool, timeout: float) -> None:
         if self._down is not None and (late or not self._was_up):
             raise LinkError(self._down)
         if late:
@@ -210,7 +207,7 @@ class CoordinatorClient:
                 deadline = now + ANSWER_TIMEOUT
                 outcomes, _ = self._exchange.handle(self.cloud, message, now)
             self._exchange.tick(now)
-            self._give_up_if_in_vain(now > deadline, ANSWER_TIMEOUT)
+            self._raise_if_unreachable(now > deadline, ANSWER_TIMEOUT)
         if not isinstance(outcomes[0], Pulled):
             raise InvalidBlob("the coordinator no longer has the requested file: repeat the command")
         return self._blobs.read(ref.digest)

@@ -1,8 +1,10 @@
-"""Format dates in the local time zone."""
+"""Format dates in the local time zone, and durations."""
 
 from __future__ import annotations
 
 import datetime as dt
+
+_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def date_of(moment: float | None) -> str:
@@ -20,9 +22,22 @@ def short_date(moment: float | None, today: float) -> str:
     return f"{at:%m-%d %H:%M}" if at.year == now.year else f"{at:%Y-%m-%d}"
 
 
+def moment(at: float) -> str:
+    """Return a date and time to the second."""
+    return f"{_local(at):%Y-%m-%d %H:%M:%S}"
+
+
 def time_of(moment: float) -> str:
     """Return the time of day, to the second."""
     return f"{_local(moment):%H:%M:%S}"
+
+
+def age(seconds: float) -> str:
+    """Return a duration with one unit."""
+    for length, unit in _UNITS:
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def _local(moment: float) -> dt.datetime:

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.console.options import AsJson, asking, print_json
+from coordinator.console.options import AsJson, print_json, with_operator
 
 if TYPE_CHECKING:
     from coordinator.console.operator import Operator
 
 
 Last = Annotated[int, typer.Option("--last", min=1, max=100_000, help="Maximum entries of each kind, newest first.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")]
 SHOWN = 10
 """Default number of visits and connections shown for one device."""
 HISTORY = 50
+"""Default number of entries of the history and of the audit log."""
 
 
-@asking
+@with_operator
 def status(operator: Any, as_json: AsJson = False) -> None:
     """Show all known devices: whether each is online and since when, its site, and its last visit."""
     from rich.console import Console
@@ -38,10 +40,10 @@ def status(operator: Any, as_json: AsJson = False) -> None:
         console.print(f"\n{line}", style="red", markup=False, highlight=False)
 
 
-@asking
+@with_operator
 def show(
     operator: Any,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")],
+    name: Name,
     last: Last = SHOWN,
     as_json: AsJson = False,
 ) -> None:
@@ -62,25 +64,25 @@ def show(
     console.print(history_table(changes, visits), highlight=False)
 
 
-@asking
+@with_operator
 def forget(
     operator: Any,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")],
+    name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Forget an offline device: it is removed from the list and the web page until it connects again."""
-    from coordinator.console.fleet_tables import age
+    from coordinator.console.dates import age
 
     (device,), now = operator.devices(name)
-    presence = "online" if device.here else f"offline for {age(now - device.since)}"
-    if not yes and not typer.confirm(f"Forget device {name} ({presence}, {device.visits} successful visits)?"):
+    state = "online" if device.here else f"offline for {age(now - device.since)}"
+    if not yes and not typer.confirm(f"Forget device {name} ({state}, {device.visits} successful visits)?"):
         typer.echo(f"{name} was not forgotten")
         raise typer.Exit(1)
     operator.forget_device(name)
     typer.echo(f"{name} is forgotten; its visits remain in the tables of their jobs")
 
 
-@asking
+@with_operator
 def history(
     operator: Any,
     device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="Show only this device.")] = None,
@@ -106,13 +108,10 @@ def _newest(operator: Operator, last: int, device: str | None) -> tuple[list[Any
     return operator.visits(device=device, last=last), operator.changes(device=device, last=last)
 
 
-LAST = 50
-
-
-@asking
+@with_operator
 def audit(
     operator: Any,
-    last: Annotated[int, typer.Option(min=1, max=100_000, help="Number of newest entries to show.")] = LAST,
+    last: Annotated[int, typer.Option(min=1, max=100_000, help="Number of newest entries to show.")] = HISTORY,
     verify: Annotated[
         bool, typer.Option("--verify", help="Only check that the log is complete; exit status 1 if not.")
     ] = False,

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.console.dates import date_of
+from coordinator.console.dates import age, date_of, moment
 from sojourn.tables import plain_table
-from sojourn.text import clean
+from sojourn.text import clean, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Offer
 
 
+_PRESENCE = {True: "online", False: "offline"}
 _STYLES = {"online": "green", "offline": "yellow", "done": "green", "declined": "yellow", "lost": "yellow",
            "refused": "red"}  # fmt: skip
 CSV_COLUMNS = ("at", "job", "round", "phase", "tour", "hop", "site", "device", "status", "samples", "loss", "seconds",
                "reason")  # fmt: skip
-_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
@@ -40,7 +40,7 @@ def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
             _state(it, now),
             Text(it.site),
             Text(it.version or "-"),
-            _visits(it),
+            f"{it.visits}, {it.failed} failed" if it.failed else str(it.visits),
             _last(it.last, now),
         )
     return table
@@ -48,7 +48,7 @@ def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
 
 def _state(it: FleetDevice, now: float) -> Text:
     """Return whether a device is online and since when, and what it trains."""
-    state = "online" if it.here else "offline"
+    state = _PRESENCE[it.here]
     visit = it.doing.visit if it.doing else None
     trains = f", trains {visit.job} round {visit.round}" if visit else ""
     notice = Text(", see below", "red") if it.notice else ""
@@ -63,12 +63,7 @@ def notice_lines(devices: Iterable[FleetDevice]) -> list[str]:
 def summary(devices: Sequence[FleetDevice]) -> str:
     """Return the number of devices."""
     here = sum(it.here for it in devices)
-    noun = "device" if len(devices) == 1 else "devices"
-    return f"{len(devices)} {noun}: {here} online, {len(devices) - here} offline"
-
-
-def _visits(it: FleetDevice) -> str:
-    return f"{it.visits}, {it.failed} failed" if it.failed else str(it.visits)
+    return f"{quantity(len(devices), 'device')}: {here} online, {len(devices) - here} offline"
 
 
 def _last(last: LastVisit | None, now: float) -> Text:
@@ -81,9 +76,8 @@ def _last(last: LastVisit | None, now: float) -> Text:
 
 def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
     """Return the properties of one device as pairs of name and value."""
-    state = "online" if it.here else "offline"
     lines = [
-        ("state", f"{state} since {moment(it.since)} ({age(now - it.since)})"),
+        ("state", f"{_PRESENCE[it.here]} since {moment(it.since)} ({age(now - it.since)})"),
         *([("notice", it.notice)] if it.notice else []),
         ("first seen", moment(it.first)),
         ("site", it.site),
@@ -160,7 +154,7 @@ def _word(it: VisitNote) -> str:
 
 def history_table(changes: Iterable[FleetChange], visits: Iterable[VisitNote]) -> Table:
     """Return connections and visits in order of time."""
-    rows: list[tuple[float, str, str, str]] = [(it.at, it.device, _presence(it), f"site {it.site}") for it in changes]
+    rows = [(it.at, it.device, _PRESENCE[it.event == "joined"], f"site {it.site}") for it in changes]
     for note in visits:
         why = f": {note.reason}" if note.reason else ""
         rows.append((note.at, note.device, note.status, f"{note.job} {_word(note)}, site {note.site}{why}"))
@@ -168,10 +162,6 @@ def history_table(changes: Iterable[FleetChange], visits: Iterable[VisitNote]) -
     for at, device, word, what in sorted(rows, key=lambda row: row[0]):
         table.add_row(moment(at), Text(device), Text(word, _STYLES[word]), Text(what))
     return table
-
-
-def _presence(it: FleetChange) -> str:
-    return "online" if it.event == "joined" else "offline"
 
 
 def write_csv(visits: Iterable[VisitNote], file: TextIO) -> None:
@@ -188,19 +178,6 @@ def _harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@" and value else value
 
 
-def moment(at: float) -> str:
-    """Return a date and time in the local time zone."""
-    return f"{dt.datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def age(seconds: float) -> str:
-    """Return a duration with one unit."""
-    for length, unit in _UNITS:
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
-
-
 def audit_table(entries: Sequence[AuditEntry]) -> Table:
     """Return entries as a table, the newest last."""
     table = plain_table("number", "when", "who", "signed", "what", "outcome")
@@ -214,15 +191,5 @@ def audit_table(entries: Sequence[AuditEntry]) -> Table:
 def plain(entry: AuditEntry) -> dict[str, Any]:
     """Return an entry as a dictionary, with bytes as hexadecimal digits."""
     proof = {"request": entry.proof.request.hex(), "signature": entry.proof.signature.hex()} if entry.proof else None
-    return {
-        "number": entry.number,
-        "at": entry.at,
-        "who": entry.who,
-        "what": entry.what,
-        "outcome": entry.outcome,
-        "detail": entry.detail,
-        "ticket": entry.ticket,
-        "proof": proof,
-        "before": entry.before.hex(),
-        "hash": entry.digest.hex(),
-    }
+    bytes_ = {"proof": proof, "before": entry.before.hex(), "hash": entry.digest.hex()}
+    return msgspec.structs.asdict(entry) | bytes_

@@ -20,7 +20,7 @@ from sojourn.tables import plain_table
 from sojourn.text import as_ranges, clock_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from rich.console import JustifyMethod
     from rich.table import Table
@@ -52,7 +52,7 @@ def models_line(progress: JobProgress) -> str:
     return f"stored models: round {as_ranges(models.rounds)}{best}"
 
 
-def metric_names_text(view: JobView) -> str:
+def main_metric_text(view: JobView) -> str:
     """Return the main metric of a job's newest model with its name."""
     return f"{called(task_of(view).main)} {metric_of_view(view)}"
 
@@ -74,7 +74,7 @@ def job_table(views: Iterable[JobView], width: int = 80) -> Table:
         took = clock_of(times.took) if times.took is not None else "-"
         dates = (short_date(times.submitted, today), short_date(times.ended, today), took)
         of = [Text(it.strategy), Text(it.model)][: len(wrapped) - 1]
-        shown = metric_of_view(it) if plain else metric_names_text(it)
+        shown = metric_of_view(it) if plain else main_metric_text(it)
         table.add_row(Text(it.job), status, f"{it.round}/{it.rounds}", shown, *dates, *of)
     return table
 
@@ -84,10 +84,10 @@ def failure_lines(progress: JobProgress) -> list[str]:
     view, lines = progress.view, flagged_lines(progress.history)
     if of_rounds := by_line(progress.history):
         lines += ["", "failures and notices"]
-        lines += [f"  {line} (round {_rounds(rounds)})" for line, rounds in of_rounds.items()]
+        lines += [f"  {line} (round {as_ranges(rounds)})" for line, rounds in of_rounds.items()]
     if now := [line for line in view.notes if line not in of_rounds]:
         lines += ["", "since the last round", *(f"  {line}" for line in now)]
-    return [*lines, *taken_lines(progress)]
+    return [*lines, *selection_lines(progress)]
 
 
 def flagged_lines(history: Iterable[RoundReport]) -> list[str]:
@@ -98,7 +98,7 @@ def flagged_lines(history: Iterable[RoundReport]) -> list[str]:
     return ["", line] if flags else []
 
 
-def taken_lines(progress: JobProgress) -> list[str]:
+def selection_lines(progress: JobProgress) -> list[str]:
     """Return the devices selected in every round, and those never selected."""
     view = progress.view
     every = [f"selected in every round so far: {', '.join(view.always)}"] if view.always else []
@@ -113,17 +113,6 @@ def by_line(history: Iterable[RoundReport]) -> dict[str, list[int]]:
         for line in report.failures:
             found.setdefault(line, []).append(report.round)
     return found
-
-
-def _rounds(numbers: Sequence[int]) -> str:
-    """Format round numbers with ranges, such as 1-3, 5."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def print_job_status(now: JobProgress) -> None:

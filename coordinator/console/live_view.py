@@ -93,9 +93,9 @@ BEFORE = ("queued", "compiling", "waiting")
 STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refused": "red", "failed": "red"}
 
 
-def show(looks: Iterable[JobProgress], console: Console) -> JobProgress:
+def show(updates: Iterable[JobProgress], console: Console) -> JobProgress:
     """Show a job until it ends; returns its final progress."""
-    return _show_live(looks, console) if is_live(console) else _show_plain(looks, console)
+    return _show_live(updates, console) if is_live(console) else _show_plain(updates, console)
 
 
 def is_live(console: Console) -> bool:
@@ -103,10 +103,10 @@ def is_live(console: Console) -> bool:
     return console.is_terminal and console.encoding.lower().startswith("utf")
 
 
-def _show_live(looks: Iterable[JobProgress], console: Console) -> JobProgress:
+def _show_live(updates: Iterable[JobProgress], console: Console) -> JobProgress:
     last, time_left, visit_rate = None, TimeLeft(), VisitRate()
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        for last in looks:
+        for last in updates:
             now = time.monotonic()
             left, rate = time_left.seconds(last, now), visit_rate.per_second(last, now)
             live.update(screen(last, console.width, left, rate), refresh=True)
@@ -114,9 +114,9 @@ def _show_live(looks: Iterable[JobProgress], console: Console) -> JobProgress:
     return last
 
 
-def _show_plain(looks: Iterable[JobProgress], console: Console) -> JobProgress:
+def _show_plain(updates: Iterable[JobProgress], console: Console) -> JobProgress:
     last, time_left = None, TimeLeft()
-    for progress in looks:
+    for progress in updates:
         for line in lines(last, progress, time_left.seconds(progress, time.monotonic())):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         last = progress
@@ -137,14 +137,15 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
         reported.update(report.failures)
     noted = before.view.notes if before else ()
     found += [f"  {line}" for line in after.view.notes if line not in noted]
-    if found and left and left >= MIN_SECONDS_LEFT and after.view.round % _step(after.view.rounds) == 0:
+    step = max(1, after.view.rounds // 10)  # the time left is printed about ten times
+    if found and left and left >= MIN_SECONDS_LEFT and after.view.round % step == 0:
         found.append(f"  {describe_time_left(left)}")
     status = status_line(after.view)
     # A step whose time alone has changed is not printed again.
     if before is None or _SECONDS.sub("", status_line(before.view)) != _SECONDS.sub("", status):
         found.append(status)
     if (after.silent_since is None) != (before is None or before.silent_since is None):
-        found.append(f"{silence(after.silent_since)}" if after.silent_since else "the coordinator answers again")
+        found.append(silence(after.silent_since) if after.silent_since else "the coordinator answers again")
     return found
 
 
@@ -153,11 +154,6 @@ def _new_failures(report: RoundReport, reported: set[str]) -> list[str]:
     new = [line for line in report.failures if line not in reported]
     again = len(report.failures) - len(new)
     return [f"  {line}" for line in new] + ([f"  and {again} as in earlier rounds"] if again else [])
-
-
-def _step(rounds: int) -> int:
-    """Return the distance between rounds that shows about ten rounds of a job with this many."""
-    return max(1, rounds // 10)
 
 
 def silence(since: float) -> str:

@@ -120,7 +120,7 @@ class Operator:
         found: list[AuditEntry] = []
         for _ in range(MAX_PAGES):
             newest = found[-1].number if found else after
-            page = self._client.ask(InspectAudit(_ticket(), newest), ANSWER_TIMEOUT)
+            page = self._client.ask(InspectAudit(_ticket(), newest))
             found += page.entries
             if not page.more or not page.entries:
                 break
@@ -140,11 +140,11 @@ class Operator:
 
     def submit(self, text: str) -> JobView:
         """Queue the job in a TOML text."""
-        return self._ask_jobs(Submit(_ticket(), text), ANSWER_TIMEOUT)[0]
+        return self._ask_jobs(Submit(_ticket(), text))[0]
 
     def stop(self, name: str) -> JobView:
         """Stop a job."""
-        return self._ask_jobs(Stop(_ticket(), name), ANSWER_TIMEOUT)[0]
+        return self._ask_jobs(Stop(_ticket(), name))[0]
 
     def continue_job(
         self, name: str, rounds: int | None = None, target: float | str | None = None, devices: int | None = None
@@ -155,30 +155,29 @@ class Operator:
         """
         share = target if isinstance(target, float) else None
         goal = target if isinstance(target, str) else ""
-        request = Continue(_ticket(), name, rounds or None, share, goal, devices or None)
-        return self._ask_jobs(request, ANSWER_TIMEOUT)[0]
+        return self._ask_jobs(Continue(_ticket(), name, rounds or None, share, goal, devices or None))[0]
 
     def remove(self, name: str) -> Removed:
         """Remove a job that is over, with its models."""
-        return self._client.ask(Remove(_ticket(), name), ANSWER_TIMEOUT)
+        return self._client.ask(Remove(_ticket(), name))
 
     def job_file(self, name: str) -> tuple[str, str]:
         """Return the text of a job's file, and the coordinator's version."""
-        version = self._client.ask(Inspect(_ticket(), name), ANSWER_TIMEOUT).version
-        return self._client.ask(ReadJob(_ticket(), name), ANSWER_TIMEOUT).text, version
+        version = self._client.ask(Inspect(_ticket(), name)).version
+        return self._client.ask(ReadJob(_ticket(), name)).text, version
 
     def kit(self, name: str) -> tuple[KitDetails, bytes]:
         """Return a job's kit: its description and its bytes."""
-        reported = self._client.ask(ReadKit(_ticket(), name), ANSWER_TIMEOUT)
+        reported = self._client.ask(ReadKit(_ticket(), name))
         return reported, self._client.fetch(reported.kit)
 
     def sign(self, mandate: SignedMandate) -> JobView:
         """Let the coordinator send a job to devices with this mandate."""
-        return self._ask_jobs(SignJob(_ticket(), mandate), ANSWER_TIMEOUT)[0]
+        return self._ask_jobs(SignJob(_ticket(), mandate))[0]
 
     def withdraw(self, withdrawal: SignedWithdrawal) -> tuple[JobView, ...]:
         """End a job, and revoke its mandates on all devices."""
-        return self._ask_jobs(WithdrawJob(_ticket(), withdrawal), ANSWER_TIMEOUT)
+        return self._ask_jobs(WithdrawJob(_ticket(), withdrawal))
 
     def export(self, name: str, which: int | Literal["best"] | None = None) -> ExportedModel:
         """Return the model of a job after a round, by default the newest, as ONNX."""
@@ -202,13 +201,13 @@ class Operator:
 
     def releases(self, line: str | None = None) -> tuple[LineView, ...]:
         """Return all model lines, or one line with its devices if it exists."""
-        return self._client.ask(InspectReleases(_ticket(), line), ANSWER_TIMEOUT).lines
+        return self._client.ask(InspectReleases(_ticket(), line)).lines
 
     def whole_line(self, line: str) -> LineView | None:
         """Return a model line with all its devices, fetched page by page."""
         found: dict[str, DeviceView] = {}
         for _ in range(MAX_PAGES):
-            views = self._client.ask(InspectReleases(_ticket(), line, len(found) or None), ANSWER_TIMEOUT).lines
+            views = self._client.ask(InspectReleases(_ticket(), line, len(found) or None)).lines
             if not views:
                 return None
             known = len(found)
@@ -221,7 +220,7 @@ class Operator:
         """Return the card of a release that the coordinator has, and a reference to its graph."""
         from coordinator.releases.file import read_card  # noqa: PLC0415  # needed only for cards
 
-        reported = self._client.ask(ReadCard(_ticket(), line, version), ANSWER_TIMEOUT)
+        reported = self._client.ask(ReadCard(_ticket(), line, version))
         return cleaned(read_card(self._client.fetch(reported.card), f"the release {line} {version}")), reported.graph
 
     def changed(self, since: int, timeout: float = ANSWER_TIMEOUT) -> Changed:
@@ -244,7 +243,7 @@ class Operator:
 
     def forget_device(self, device: str) -> FleetDevice:
         """Make the coordinator forget an offline device; returns its last state."""
-        return self._client.ask(ForgetDevice(_ticket(), device), ANSWER_TIMEOUT).devices[0]
+        return self._client.ask(ForgetDevice(_ticket(), device)).devices[0]
 
     def changes(self, device: str | None = None, last: int | None = None) -> list[FleetChange]:
         """Return the last stored connections and disconnections, the oldest first."""
@@ -260,8 +259,7 @@ class Operator:
         """Yield the pages of an answer about the fleet, the newest first."""
         after = ""
         for _ in range(MAX_PAGES):
-            request = InspectFleet(_ticket(), about, device, job, after, since)
-            page = self._client.ask(request, ANSWER_TIMEOUT)
+            page = self._client.ask(InspectFleet(_ticket(), about, device, job, after, since))
             yield page
             if not page.next:
                 return
@@ -269,7 +267,7 @@ class Operator:
 
     def steer(self, line: str, action: Literal["pause", "resume", "rollback"]) -> LineView:
         """Pause, resume or roll back the rollout of a line."""
-        return self._ask_line(Steer(_ticket(), line, action), ANSWER_TIMEOUT)
+        return self._ask_line(Steer(_ticket(), line, action))
 
     def rollout(
         self,
@@ -295,13 +293,13 @@ class Operator:
             raise JobError(f"no round of job {name!r} was measured, so none is the best: name one with --round")
         return models.best
 
-    def _ask_jobs(self, request: OperatorRequest[Jobs], timeout: float) -> tuple[JobView, ...]:
+    def _ask_jobs(self, request: OperatorRequest[Jobs], timeout: float = ANSWER_TIMEOUT) -> tuple[JobView, ...]:
         answer = self._client.ask(request, timeout)
         if not (answer.jobs or isinstance(request, Inspect)):
             raise LinkError(f"coordinator {self._client.cloud.name!r} answered without a job")
         return answer.jobs
 
-    def _ask_line(self, request: OperatorRequest[Releases], timeout: float) -> LineView:
+    def _ask_line(self, request: OperatorRequest[Releases], timeout: float = ANSWER_TIMEOUT) -> LineView:
         answer = self._client.ask(request, timeout)
         if not answer.lines:
             raise LinkError(f"coordinator {self._client.cloud.name!r} answered without a model line")

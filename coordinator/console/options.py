@@ -53,29 +53,26 @@ def _connection(
     logging.getLogger("sojourn").addHandler(logging.NullHandler())
     flags = broker_flags(broker, username, password_file) | {"tls": ca_file and {"ca_file": ca_file}}
     settings = validated({key: value for key, value in flags.items() if value is not None}, BrokerSettings, "--broker")
-    return Operator(settings, fleet=fleet, cloud=cloud, name=operator, signer=_signer(operator_key))
+    signer = None
+    if operator_key is not None:
+        from sojourn.protocol.signing import Signer  # noqa: PLC0415  # needed only for signing
 
-
-def _signer(key: str | None) -> Any:
-    if key is None:
-        return None
-    from sojourn.protocol.signing import Signer  # noqa: PLC0415  # needed only for signing
-
-    return Signer.load(key)
+        signer = Signer.load(operator_key)
+    return Operator(settings, fleet=fleet, cloud=cloud, name=operator, signer=signer)
 
 
 CONNECTION = tuple(inspect.signature(_connection, eval_str=True, locals={"Operator": Any}).parameters.values())
 """The connection options of every such command."""
 
 
-def asking(command: Callable[..., None]) -> Callable[..., None]:
+def with_operator(command: Callable[..., None]) -> Callable[..., None]:
     """Add the connection options to a command; its first parameter is the connection."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
     def run(**given: Any) -> None:
         connection = {each.name: given.pop(each.name) for each in CONNECTION}
         with _connection(**connection) as operator:
-            operator.flags = repeated(connection)
+            operator.flags = connection_flags(connection)
             command(operator, **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -83,7 +80,7 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def repeated(given: Mapping[str, Any]) -> str:
+def connection_flags(given: Mapping[str, Any]) -> str:
     """Return the options that the next command needs to reach the same coordinator.
 
     Options with their default value, or set by an environment variable, are omitted.

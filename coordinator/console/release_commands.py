@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from coordinator.console.job_commands import Best, Round, warn_if_failed, which_round
-from coordinator.console.options import AsJson, asking, print_json
+from coordinator.console.options import AsJson, print_json, with_operator
 from sojourn import options
 from sojourn.errors import ConfigError, JobError
 
@@ -20,14 +20,125 @@ if TYPE_CHECKING:
     from sojourn.protocol.release import LineView, RolloutStatus
 
 
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Make releases of models, and bring them to the fleet."
+)
+
 Line = Annotated[str, typer.Argument(metavar="LINE", help="The model line.")]
 KEY = Path("/etc/sojourn/fleet/release.key")
 REFRESH_INTERVAL = 0.5
 """Seconds between two updates of a rollout that is watched."""
+MAX_NOTES = 2000
 ENDED: tuple[RolloutStatus, ...] = ("done", "rolled-back", "halted", "paused")
 
 
-@asking
+@app.command()
+@with_operator
+def create(
+    operator: Any,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job with the model.")] = None,
+    line: Annotated[str, typer.Option(metavar="NAME", help="The model line of the release.")] = "",
+    version: Annotated[
+        int | None, typer.Option(min=1, help="Version number.", show_default="one more than the fleet's last")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="MODEL.ONNX", help="Use this file instead of a job; needs no coordinator.")
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="With --file: labelled samples to test the model with.")
+    ] = None,
+    label: options.Label = None,
+    scale: options.Scale = None,
+    class_names: Annotated[str | None, typer.Option(metavar="A,B,...", help="With --file: the classes.")] = None,
+    classes_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --file: the classes, one per line.")
+    ] = None,
+    targets: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="With --file: the quantities that a regression predicts.")
+    ] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise to a third of the size, with some loss.")] = False,
+    max_loss: Annotated[
+        float,
+        typer.Option(metavar="SHARE", min=0, max=1, help="Maximum loss by int8: 0.05 is 5 points, or 5 % of a metric."),
+    ] = 0.05,
+    quantile: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE", min=0.5, max=0.9999, help="For anomalies: share of a device's samples that are normal."
+        ),
+    ] = 0.99,
+    number: Round = None,
+    best: Best = False,
+    notes: Annotated[str, typer.Option(help="Notes for the model card.")] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The file to write.", show_default="LINE-VERSION.release"),
+    ] = None,
+) -> None:
+    """Make a release from a job's model or an ONNX file: check it, measure it, and write its model card."""
+    from rich.console import Console
+
+    from coordinator.console.compile_progress import waiting
+    from coordinator.console.release_tables import summary
+    from coordinator.releases.file import write_release
+    from coordinator.releases.making import Wanted
+    from sojourn.data.source import read_as
+    from sojourn.protocol.topics import check_name
+
+    if (job is None) == (file is None):
+        raise ConfigError("name either a job, or an ONNX file with --file")
+    if file is None and (samples or class_names or classes_file or targets):
+        raise ConfigError("--samples, --class-names, --classes-file and --targets require --file: a job defines them")
+    if targets is not None and (class_names or classes_file):
+        raise ConfigError("--targets names quantities, --class-names and --classes-file name classes: use one of them")
+    if file is not None and (number or best):
+        raise ConfigError("--round and --best require a job: a file has one model")
+    check_name(line, "--line")
+    if len(notes) > MAX_NOTES:
+        raise ConfigError(f"--notes may have {MAX_NOTES} characters, but has {len(notes)}")
+    which = which_round(number, best=best)
+    wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss, quantile)
+    given, console = read_as(str(samples), label=label, scale=scale) if samples else None, Console()
+    with waiting(console, f"making a release of {file or job}: checking and measuring it"):
+        release = (
+            _of_file(file, wanted, given, _names(class_names, classes_file), _names(targets, None))
+            if file
+            else _of_job(operator, job, wanted, which)
+        )
+    path = output or Path(f"{line}-{release.card.version}.release")
+    write_release(path, release)
+    console.print(f"{path}: {path.stat().st_size:,} bytes", markup=False, highlight=False)
+    console.print(summary(release))
+
+
+@app.command()
+def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="The release.")]) -> None:
+    """Show the card of a release."""
+    from rich.console import Console
+
+    from coordinator.console.release_tables import whole
+    from coordinator.releases.file import read_release
+
+    Console().print(whole(read_release(file)))
+
+
+@app.command()
+def key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The private key to write.")] = Path("release.key"),
+) -> None:
+    """Make a key to sign releases (if `sojourn fleet init` made none), or an operator's own key."""
+    from sojourn.protocol.signing import Signer
+
+    public = file.with_suffix(".pub")
+    if public.exists():
+        raise ConfigError(f"{public} exists: name another file")
+    signer = Signer.generate(file)
+    public.write_text(f"{signer.public}\n")
+    typer.echo(f"{file}: private key, keep it secret and back it up\n{public}: public key, verifies signatures")
+
+
+@app.command()
+@with_operator
 def rollout(
     operator: Any,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The release, made by `sojourn release create`.")],
@@ -97,7 +208,8 @@ def rollout(
         typer.echo(f"To see its status: {operator.command(f'release status {line}')}")
 
 
-@asking
+@app.command()
+@with_operator
 def status(
     operator: Any,
     line: Annotated[str | None, typer.Argument(metavar="LINE", help="Show one model line with its devices.")] = None,
@@ -129,19 +241,22 @@ def status(
         console.print(text, style="dim", markup=False, highlight=False)
 
 
-@asking
+@app.command()
+@with_operator
 def pause(operator: Any, line: Line) -> None:
     """Pause a rollout: no more stages and devices get the release until `resume`."""
     _steer(operator, line, "pause")
 
 
-@asking
+@app.command()
+@with_operator
 def resume(operator: Any, line: Line) -> None:
     """Resume a paused rollout."""
     _steer(operator, line, "resume")
 
 
-@asking
+@app.command()
+@with_operator
 def rollback(
     operator: Any,
     line: Line,
@@ -192,119 +307,6 @@ def _watch(operator: Operator, line: str, *, undone: bool = False) -> None:
         raise JobError(f"{line} {view.version} was not adopted by the fleet: {view.detail}")
 
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Make releases of models, and bring them to the fleet."
-)
-
-
-@app.command()
-@asking
-def create(
-    operator: Any,
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job with the model.")] = None,
-    line: Annotated[str, typer.Option(metavar="NAME", help="The model line of the release.")] = "",
-    version: Annotated[
-        int | None, typer.Option(min=1, help="Version number.", show_default="one more than the fleet's last")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="MODEL.ONNX", help="Use this file instead of a job; needs no coordinator.")
-    ] = None,
-    samples: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="With --file: labelled samples to test the model with.")
-    ] = None,
-    label: options.Label = None,
-    scale: options.Scale = None,
-    class_names: Annotated[str | None, typer.Option(metavar="A,B,...", help="With --file: the classes.")] = None,
-    classes_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --file: the classes, one per line.")
-    ] = None,
-    targets: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="With --file: the quantities that a regression predicts.")
-    ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Quantise to a third of the size, with some loss.")] = False,
-    max_loss: Annotated[
-        float,
-        typer.Option(metavar="SHARE", min=0, max=1, help="Maximum loss by int8: 0.05 is 5 points, or 5 % of a metric."),
-    ] = 0.05,
-    quantile: Annotated[
-        float,
-        typer.Option(
-            metavar="SHARE", min=0.5, max=0.9999, help="For anomalies: share of a device's samples that are normal."
-        ),
-    ] = 0.99,
-    number: Round = None,
-    best: Best = False,
-    notes: Annotated[str, typer.Option(help="Notes for the model card.")] = "",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The file to write.", show_default="LINE-VERSION.release"),
-    ] = None,
-) -> None:
-    """Make a release from a job's model or an ONNX file: check it, measure it, and write its model card."""
-    from rich.console import Console
-
-    from coordinator.console.compile_progress import waiting
-    from coordinator.console.release_tables import summary
-    from coordinator.releases.file import write_release
-    from coordinator.releases.making import Wanted
-    from sojourn.data.source import read_as
-    from sojourn.protocol.topics import check_name
-
-    if (job is None) == (file is None):
-        raise ConfigError("name either a job, or an ONNX file with --file")
-    if file is None and (samples or class_names or classes_file or targets):
-        raise ConfigError("--samples, --class-names, --classes-file and --targets require --file: a job defines them")
-    if targets is not None and (class_names or classes_file):
-        raise ConfigError("--targets names quantities, --class-names and --classes-file name classes: use one of them")
-    if file is not None and (number or best):
-        raise ConfigError("--round and --best require a job: a file has one model")
-    check_name(line, "--line")
-    _check_notes(notes)
-    which = which_round(number, best=best)
-    wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss, quantile)
-    given, console = read_as(str(samples), label=label, scale=scale) if samples else None, Console()
-    with waiting(console, f"making a release of {file or job}: checking and measuring it"):
-        release = (
-            _of_file(file, wanted, given, _names(class_names, classes_file), _names(targets, None))
-            if file
-            else _of_job(operator, job, wanted, which)
-        )
-    path = output or Path(f"{line}-{release.card.version}.release")
-    write_release(path, release)
-    console.print(f"{path}: {path.stat().st_size:,} bytes", markup=False, highlight=False)
-    console.print(summary(release))
-
-
-@app.command()
-def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="The release.")]) -> None:
-    """Show the card of a release."""
-    from rich.console import Console
-
-    from coordinator.console.release_tables import whole
-    from coordinator.releases.file import read_release
-
-    Console().print(whole(read_release(file)))
-
-
-@app.command()
-def key(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The private key to write.")] = Path("release.key"),
-) -> None:
-    """Make a key to sign releases (if `sojourn fleet init` made none), or an operator's own key."""
-    from sojourn.protocol.signing import Signer
-
-    public = file.with_suffix(".pub")
-    if public.exists():
-        raise ConfigError(f"{public} exists: name another file")
-    signer = Signer.generate(file)
-    public.write_text(f"{signer.public}\n")
-    typer.echo(f"{file}: private key, keep it secret and back it up\n{public}: public key, verifies signatures")
-
-
-for command in (rollout, status, pause, resume, rollback):
-    app.command()(command)
-
-
 def _of_file(
     file: Path,
     wanted: Wanted,
@@ -344,8 +346,3 @@ def _names(given: str | None, file: Path | None) -> tuple[str, ...] | None:
             raise ConfigError(f"{file} cannot be read: {error}") from error
         return tuple(line.strip() for line in lines if line.strip())
     return tuple(name.strip() for name in given.split(",")) if given is not None else None
-
-
-def _check_notes(notes: str) -> None:
-    if len(notes) > 2000:
-        raise ConfigError(f"--notes may have 2000 characters, but has {len(notes)}")

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from math import isnan
 from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from coordinator.console.fleet_tables import moment
+from coordinator.console.dates import moment
+from coordinator.console.fleet_tables import pairs
 from sojourn.protocol.metric_names import MAIN, called, metric_text, worsening
 from sojourn.protocol.release import BAD
 from sojourn.tables import plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.table import Table
 
     from coordinator.releases.file import ReleaseFile
     from sojourn.protocol.release import BlobRef, Card, DeviceView, Health, LineView
@@ -29,20 +30,20 @@ MAX_CLASSES = 12
 def summary(release: ReleaseFile) -> Table:
     """Return a summary for the operator who made the release."""
     card = release.card
-    return _table(
-        {
-            "release": f"{card.line} {card.version}",
-            "graph": f"{len(release.graph):,} bytes, {card.encoding}",
-            **_task(card),
-            "classes": _classes(card),
-            "checked": card.checked,
-        }
-    )
+    fields = {
+        "release": f"{card.line} {card.version}",
+        "graph": f"{len(release.graph):,} bytes, {card.encoding}",
+        **_task(card),
+        "classes": _classes(card),
+        "checked": card.checked,
+    }
+    return pairs((name, value) for name, value in fields.items() if value)
 
 
 def whole(release: ReleaseFile) -> Table:
     """Return all fields of the card as a table."""
-    return _table(card_fields(release.card, release.goods.graph))
+    fields = card_fields(release.card, release.goods.graph)
+    return pairs((name, value) for name, value in fields.items() if value)
 
 
 def card_fields(card: Card, graph: BlobRef) -> dict[str, str]:
@@ -66,16 +67,6 @@ def card_fields(card: Card, graph: BlobRef) -> dict[str, str]:
     }
 
 
-def _table(fields: dict[str, str]) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in fields.items():
-        if value:
-            table.add_row(name, Text(value))
-    return table
-
-
 def _accuracy(card: Card) -> str:
     if isnan(card.accuracy):
         return "not measured: no samples were given"
@@ -95,7 +86,7 @@ def _task(card: Card) -> dict[str, str]:
         return {"accuracy": _accuracy(card), "and": more}
     found = {"task": card.learns.kind, "loss": card.learns.loss}
     reported = ", ".join(_reported(name, each) for name, each in metrics.items())
-    cost = "" if math.isnan(card.worse) else f"; int8 {_change(card.worse)} of {called(MAIN[card.learns.kind])}"
+    cost = "" if isnan(card.worse) else f"; int8 {_change(card.worse)} of {called(MAIN[card.learns.kind])}"
     found["metrics"] = (
         f"{reported} on {card.tested:,} samples{cost}" if reported else "not measured: no samples were given"
     )
@@ -143,27 +134,29 @@ def line_summary(view: LineView) -> str:
     """Describe a rollout in one line."""
     share = f"{100 * view.stages[view.stage - 1]:g} % of the fleet" if view.stage else "no device is online yet"
     stage = f"stage {view.stage} of {len(view.stages)} ({share})" if view.status in ("running", "paused") else ""
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(view.counts.items()))
-    words = [f"{view.line} {view.version} is {view.status}", stage, counts, view.detail]
+    words = [f"{view.line} {view.version} is {view.status}", stage, _counts(view), view.detail]
     return "; ".join(word for word in words if word)
 
 
 def line_table(views: Sequence[LineView]) -> Table:
     """Return a table of all lines."""
-    table = _rollout_tables_table("line", "rollout of", "", "stage", "fleet serves", "devices")
+    table = _unwrapped_table("line", "rollout of", "", "stage", "fleet serves", "devices")
     for view in views:
         serves = f"{view.line} {view.serves}" if view.serves else "nothing"
-        counts = ", ".join(f"{count} {state}" for state, count in sorted(view.counts.items()))
         stage = f"{view.stage} of {len(view.stages)}"
-        table.add_row(
-            escape(view.line), str(view.version), _coloured(view.status), stage, escape(serves), escape(counts)
-        )
+        line, counts = escape(view.line), escape(_counts(view))
+        table.add_row(line, str(view.version), _coloured(view.status), stage, escape(serves), counts)
     return table
+
+
+def _counts(view: LineView) -> str:
+    """Return how many devices are in each state."""
+    return ", ".join(f"{count} {state}" for state, count in sorted(view.counts.items()))
 
 
 def device_table(view: LineView) -> Group:
     """Return a table of a line's devices, unhealthy ones first, followed by the details that they reported."""
-    table = _rollout_tables_table("device", "stage", "serves", "", "p95", _measure(view), "predictions", "errors")
+    table = _unwrapped_table("device", "stage", "serves", "", "p95", _measure(view), "predictions", "errors")
     for each in view.devices:
         table.add_row(*_row(each))
     if (more := sum(view.counts.values()) - len(view.devices)) > 0:
@@ -182,11 +175,10 @@ def plan_lines(view: LineView) -> list[str]:
         f"more than {rules.errors} errors"
     )
     turns = view.plan.turns
-    return [limits, *(f"{moment(it.at)} {view.line} {it.version}: {it.status}{_why(it.detail)}" for it in turns)]
-
-
-def _why(detail: str) -> str:
-    return f", {detail}" if detail else ""
+    return [
+        limits,
+        *(f"{moment(it.at)} {view.line} {it.version}: {it.status}{it.detail and f', {it.detail}'}" for it in turns),
+    ]
 
 
 def _row(each: DeviceView) -> list[str]:
@@ -231,7 +223,7 @@ def _coloured(word: str) -> str:
     return f"[{colour}]{word}[/]" if colour else escape(word)
 
 
-def _rollout_tables_table(*columns: str) -> Table:
+def _unwrapped_table(*columns: str) -> Table:
     table = plain_table(*columns)
     for column in table.columns[1:]:
         column.no_wrap = column.header != "devices"  # do not break numbers

@@ -13,11 +13,12 @@ from coordinator.jobs.data import PublicData
 from coordinator.jobs.settings import read_job
 from coordinator.jobs.task_data import task_from_settings
 from coordinator.machine.mandates import compilers
+from coordinator.rounds.estimation import on_device
 from coordinator.rounds.orders import all_tasks
 from coordinator.rounds.preparing import compiled_here
 from sojourn.errors import ConfigError, InvalidMessage, JobError, MachineError, require_extra
 from sojourn.model.vectors import spec_of_vector
-from sojourn.parts import ClassCountEstimator, EdgeCloud
+from sojourn.parts import EdgeCloud, name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.mandates import NAMED, Mandate, Withdrawal, sign_mandate, sign_withdrawal
@@ -74,9 +75,8 @@ def mandate_for(  # all parts of a mandate
     job: JobSettings, kit: Kit, digest: bytes, terms: Terms, *, fleet: str, now: float, after: int
 ) -> Mandate:
     """Return the mandate that permits exactly what the job file requires; `after` is the serial of its last one."""
-    strategy, estimator = job.parts(), job.parts().estimator
+    strategy = job.parts()
     largest = 4 * (kit.model.size + len(kit.model.tensors))
-    reports = isinstance(estimator, ClassCountEstimator) or getattr(estimator, "where", "server") == "device"
     return Mandate(
         fleet=fleet,
         job=job.name,
@@ -94,7 +94,7 @@ def mandate_for(  # all parts of a mandate
         rounds=job.all_rounds,
         visits=terms.visits or _visits(job),
         returns=dict.fromkeys(("model", *strategy.objective.returns), largest) | _reported(strategy, kit),
-        metrics=MAX_METRICS if reports else 0,
+        metrics=MAX_METRICS if on_device(strategy.estimator) else 0,
     )
 
 
@@ -244,6 +244,32 @@ def prepared(
             "future: its clock or yours is wrong, or it is compromised; submit the job under another name"
         )
     return mandate_for(job, kit, digest, terms, fleet=operator.fleet, now=now, after=reported.serial)
+
+
+def mandate_lines(mandate: Mandate, *, checked: bool) -> list[str]:
+    """Describe a mandate for its signer."""
+    kit = "identical to the one compiled here" if checked else "as the coordinator made it, not compared"
+    lines = [
+        f"mandate {mandate.serial} for job {mandate.job} of the fleet {mandate.fleet}",
+        f"  kit      {mandate.kit.hex()[:16]}, {kit}",
+        f"  model    {mandate.model}, {mandate.class_count} classes: {', '.join(mandate.classes[:10])}",
+    ]
+    for task in mandate.tasks:
+        it = task.training
+        what = name_of(task.estimator) if task.estimator else f"objective {name_of(task.objective)}"
+        how = f"{it.epochs} epochs in batches of {it.batch}, {it.optimiser}, rate {it.lr:g}"
+        lines.append(f"  {task.kind:<9}{how}, {what}")
+    returns = ", ".join(f"{name} (at most {size:,} bytes)" for name, size in mandate.returns.items())
+    lines.append(f"  returns  {returns}" + (f", {mandate.metrics} numbers of its data" if mandate.metrics else ""))
+    lines.append(f"  rounds   {mandate.rounds}, with at most {mandate.visits} results of each device")
+    lines.append(f"  where    {', '.join(mandate.sites) or 'all sites'}")
+    lines.append(f"  until    {utc_date(mandate.ends)}")
+    return lines
+
+
+def utc_date(moment: float) -> str:
+    """Return a date and time in UTC, as all signers and devices read it."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moment))
 
 
 def give(operator: Operator, mandate: Mandate, signer: Signer) -> JobView:

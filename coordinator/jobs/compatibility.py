@@ -1,16 +1,22 @@
-"""Checks whether the parts of a strategy fit together and fit the job."""
+"""Checks whether the parts of a strategy fit together and fit the job: if training with them gives a meaningful result.
+
+When a round is planned, `hierarchy.arranging.arrangement` and `coordinator.rounds.planning` check whether they also fit
+the online devices.
+"""
 
 from __future__ import annotations
 
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from coordinator.jobs import arranger_compatibility
 from sojourn.errors import ConfigError
 from sojourn.parts import (
+    CluSampArranger,
     Common,
     CustomArranger,
     Elmy,
+    FedCatArranger,
+    FedSeqArranger,
     Fusion,
     LocalNorms,
     NoFinisher,
@@ -22,6 +28,8 @@ from sojourn.parts import (
     OwnSchedule,
     PhasedRing,
     Ring,
+    SingleArranger,
+    SiteArranger,
     Slots,
     WeightedMean,
     name_of,
@@ -33,55 +41,6 @@ if TYPE_CHECKING:
 
     from coordinator.jobs.settings import JobSettings
     from coordinator.strategies import Strategy
-
-
-def _parts(strategy: Strategy) -> Iterator[str]:
-    """Check that the objective and the schedule give a finisher all models of one round separately."""
-    finisher, objective, schedule = strategy.finisher, strategy.objective, strategy.schedule
-    name = name_of(finisher)
-    if objective.finisher_half and objective.finisher_half != name:
-        yield (
-            f"the objective {name_of(objective)} produces results for the finisher {objective.finisher_half}, "
-            f'and the finisher is {name}: set finisher.name = "{objective.finisher_half}", or objective.name = "sgd"'
-        )
-    if isinstance(finisher, NoFinisher):
-        return
-    if finisher.device_half and finisher.device_half != name_of(objective):
-        yield (
-            f"the finisher {name} needs the results of the objective {finisher.device_half}, and the objective is "
-            f'{name_of(objective)}: set objective.name = "{finisher.device_half}", or finisher.name = "none"'
-        )
-    if schedule.in_turn or schedule.at_edge or isinstance(schedule, Slots):
-        yield (
-            f"the finisher {name} needs all models of a round, and the schedule {name_of(schedule)} returns one "
-            f'model, or keeps models separate for several rounds: set schedule.name = "one-shot" or "every-round"'
-        )
-    if finisher.outcome == "vote" and schedule.fixed_rounds != 1:
-        yield (
-            f"the finisher {name} ends with a vote of models, from which a second round cannot start: set "
-            f'schedule.name = "one-shot"'
-        )
-    if finisher.alone and not strategy.arranger.alone:
-        yield (
-            f"the finisher {name} needs the models of single devices, and the arranger "
-            f'{name_of(strategy.arranger)} makes tours of several: set arranger.name = "single"'
-        )
-
-
-def objections_of_job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
-    """Report settings of a job that do not fit its finisher."""
-    if strategy.finisher.classes and job.task.kind != "classification":
-        yield (
-            f"the finisher {name_of(strategy.finisher)} needs a classification, and this job's task is "
-            f'{job.task.kind}: choose another strategy, or finisher.name = "none"'
-        )
-
-
-FINISHER_CHECKS = (_parts,)
-
-
-# The parts of a strategy fit together if training with them gives a meaningful result. Whether they fit the fleet (the
-# number of devices, and which of them share class counts) is checked when a round is planned.
 
 
 def objections(strategy: Strategy, job: JobSettings | None = None) -> list[str]:
@@ -160,8 +119,7 @@ def _memory(strategy: Strategy) -> Iterator[str]:
     if strategy.schedule.fixed_rounds == 1 and not isinstance(objective, OwnObjective):
         yield (
             f"the memory of the objective {name} is used from the second round on, and {schedule} has one round: "
-            "choose "
-            f'objective.name = "prox", or another schedule'
+            f'choose objective.name = "prox", or another schedule'
         )
 
 
@@ -197,14 +155,91 @@ def _models_on_devices(strategy: Strategy) -> Iterator[str]:
     if isinstance(objective, Common) and objective.anchor != "received":
         yield (
             "a device of metafed learns from the model of the previous device: leave objective.anchor out, or set it "
-            "to "
-            '"received"'
+            'to "received"'
         )
     if isinstance(schedule, PhasedRing) and (aggregator.steps or aggregator.device_half):
         yield (
             f"a ring returns one model, and the aggregator {name_of(aggregator)} would change it again: set "
             f'aggregator.name = "uniform-mean"'
         )
+
+
+def _rows(strategy: Strategy) -> Iterator[str]:
+    """Report an estimator that does not give the rows that the arranger needs."""
+    arranger, estimator = strategy.arranger, strategy.estimator
+    what, given = name_of(arranger), name_of(estimator)
+    if arranger.needs != "nothing" and not estimator.rows:
+        yield (
+            f"the arranger {what} needs rows that describe each device's data, and the estimator {given} gives "
+            f'none: set estimator.name = "signature"'
+        )
+    elif arranger.needs == "classes" and not estimator.by_class:
+        yield (
+            f"the arranger {what} needs one number for each class, and the estimator {given} gives other "
+            f'rows: set estimator.name = "signature", "confidence" or "class-counts"'
+        )
+
+
+def _samples(strategy: Strategy) -> Iterator[str]:
+    """Report an arranger that needs sample counts without an estimator; every estimator but `none` requests them."""
+    arranger = strategy.arranger
+    if arranger.weighs and not strategy.estimator.sizes:
+        yield (
+            f"the arranger {name_of(arranger)} needs the number of samples of each device, and the estimator none "
+            f'does not request it: set estimator.name = "sizes", or another estimator'
+        )
+
+
+def _fedseq(strategy: Strategy) -> Iterator[str]:
+    arranger = strategy.arranger
+    if not isinstance(arranger, FedSeqArranger):
+        return
+    if arranger.half_sized:
+        yield (
+            f"fedseq makes sets x size superclients or closes them by min_samples and max_devices; sets = "
+            f"{arranger.sets} with size = {arranger.size} is incomplete: set both, or neither"
+        )
+    if arranger.distributions and strategy.estimator.rows and not strategy.estimator.by_class:
+        yield (
+            f"fedseq's tau = {arranger.tau} compares distributions over classes, and the estimator "
+            f'{name_of(strategy.estimator)} gives other rows: set arranger.tau = "cosine" or "euclidean", or '
+            f'estimator.name = "confidence"'
+        )
+
+
+def _updates(strategy: Strategy) -> Iterator[str]:
+    """Report updates that the coordinator cannot attribute to one device."""
+    estimator, schedule = strategy.estimator, strategy.schedule
+    if not estimator.from_visits:
+        return
+    if not strategy.arranger.alone or getattr(schedule, "passes", 1) > 1:
+        yield (
+            "the estimator updates with epochs = 0 describes a device by its last visit, and after a tour of several "
+            "visits only the model at its end is known: set estimator.epochs = 1"
+        )
+    if schedule.arranges_once:
+        yield (
+            f"the estimator updates with epochs = 0 has no rows before the first round, and {name_of(schedule)} "
+            f"arranges devices only then: set estimator.epochs = 1, or {_rearranging(strategy)}"
+        )
+
+
+def _fixed_draw(strategy: Strategy) -> Iterator[str]:
+    """Report an arranger that draws some devices for a round under a schedule that keeps the first draw."""
+    arranger = strategy.arranger
+    some = isinstance(arranger, SingleArranger | SiteArranger) and arranger.fraction < 1
+    draws = some or isinstance(arranger, FedCatArranger | CluSampArranger)
+    if draws and strategy.schedule.arranges_once and strategy.schedule.fixed_rounds != 1:
+        yield (
+            f"the arranger {name_of(arranger)} draws the devices of a round, and {name_of(strategy.schedule)} with "
+            f"these settings keeps the first draw, so the others never train: set {_rearranging(strategy)}"
+        )
+
+
+def _rearranging(strategy: Strategy) -> str:
+    """Return the setting with which devices are arranged in every round."""
+    kept = hasattr(strategy.schedule, "rearrange_every")
+    return "schedule.rearrange_every = 1" if kept else 'schedule.name = "every-round"'
 
 
 def _merge(strategy: Strategy) -> Iterator[str]:
@@ -254,6 +289,39 @@ def _window(strategy: Strategy) -> Iterator[str]:
         )
 
 
+def _finisher(strategy: Strategy) -> Iterator[str]:
+    """Check that the objective and the schedule give a finisher all models of one round separately."""
+    finisher, objective, schedule = strategy.finisher, strategy.objective, strategy.schedule
+    name = name_of(finisher)
+    if objective.finisher_half and objective.finisher_half != name:
+        yield (
+            f"the objective {name_of(objective)} produces results for the finisher {objective.finisher_half}, "
+            f'and the finisher is {name}: set finisher.name = "{objective.finisher_half}", or objective.name = "sgd"'
+        )
+    if isinstance(finisher, NoFinisher):
+        return
+    if finisher.device_half and finisher.device_half != name_of(objective):
+        yield (
+            f"the finisher {name} needs the results of the objective {finisher.device_half}, and the objective is "
+            f'{name_of(objective)}: set objective.name = "{finisher.device_half}", or finisher.name = "none"'
+        )
+    if schedule.in_turn or schedule.at_edge or isinstance(schedule, Slots):
+        yield (
+            f"the finisher {name} needs all models of a round, and the schedule {name_of(schedule)} returns one "
+            f'model, or keeps models separate for several rounds: set schedule.name = "one-shot" or "every-round"'
+        )
+    if finisher.outcome == "vote" and schedule.fixed_rounds != 1:
+        yield (
+            f"the finisher {name} ends with a vote of models, from which a second round cannot start: set "
+            f'schedule.name = "one-shot"'
+        )
+    if finisher.alone and not strategy.arranger.alone:
+        yield (
+            f"the finisher {name} needs the models of single devices, and the arranger "
+            f'{name_of(strategy.arranger)} makes tours of several: set arranger.name = "single"'
+        )
+
+
 def _models_on_devices_of_job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
     """Check that the job's model has the BatchNorm layers that devices keep, and that MetaFed has an accuracy."""
     objective = strategy.objective
@@ -275,9 +343,18 @@ def _models_on_devices_of_job(strategy: Strategy, job: JobSettings) -> Iterator[
         )
 
 
+def _finisher_of_job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
+    """Report a task that does not fit the finisher."""
+    if strategy.finisher.classes and job.task.kind != "classification":
+        yield (
+            f"the finisher {name_of(strategy.finisher)} needs a classification, and this job's task is "
+            f'{job.task.kind}: choose another strategy, or finisher.name = "none"'
+        )
+
+
 def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
     yield from _models_on_devices_of_job(strategy, job)
-    yield from objections_of_job(strategy, job)
+    yield from _finisher_of_job(strategy, job)
     schedule, tours = strategy.schedule, job.tours
     fixed = schedule.fixed_rounds
     if fixed is not None and job.rounds is not None and job.rounds != fixed:
@@ -317,8 +394,12 @@ CHECKS = (
     _edges,
     _pools,
     _models_on_devices,
-    *arranger_compatibility.CHECKS,
+    _rows,
+    _samples,
+    _fedseq,
+    _updates,
+    _fixed_draw,
     _merge,
     _window,
-    *FINISHER_CHECKS,
+    _finisher,
 )

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from coordinator.jobs.settings import DIGITS
-from coordinator.jobs.task_data import cut, packed, task_data, task_from_settings
+from coordinator.jobs.task_data import cut, packed, stored, task_data, task_from_settings
 from sojourn.data.checks import data_warnings, scale_warning, value_range
 from sojourn.data.column_names import table_of
 from sojourn.data.labels import classes_of
@@ -25,6 +25,8 @@ from sojourn.protocol.spec import InputSpec, TableSpec, ValueRange
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from coordinator.jobs.settings import JobData, JobSettings
@@ -60,11 +62,6 @@ class PublicData:
         """The shape of a model's output for one sample."""
         return self.task.output if self.task else (len(self.classes),)
 
-    @property
-    def strata(self) -> int:
-        """The number of classes or strata of the exemplars."""
-        return self.task.strata.count if self.task else len(self.classes)
-
 
 def public_data(job: JobSettings) -> PublicData:
     """Read the files of the job; exemplars come from their own file, or are cut from the test set and not tested on."""
@@ -72,9 +69,9 @@ def public_data(job: JobSettings) -> PublicData:
     test = _read(data.test, "test", data, task, data.listed_columns) if data.test else None
     found = table_of(test.source, test.table) if test and test.table and test.table.columns else data.listed_columns
     found = found and msgspec.structs.replace(found, by_position=data.by_position or data.columns is not None)
-    shown = _read(data.exemplars, "train", data, task, found) if data.exemplars else None
-    made = public_side(data, job.seed, test, shown) if task is None else _public_task(job, test, shown)
-    return replace(made, table=job_table(data, made, [each for each in (test, shown) if each is not None]))
+    exemplar_file = _read(data.exemplars, "train", data, task, found) if data.exemplars else None
+    made = public_side(data, job.seed, test, exemplar_file) if task is None else _public_task(job, test, exemplar_file)
+    return replace(made, table=job_table(data, made, [each for each in (test, exemplar_file) if each is not None]))
 
 
 def job_table(data: JobData, made: PublicData, files: list[Content]) -> TableSpec | None:
@@ -97,19 +94,14 @@ def job_table(data: JobData, made: PublicData, files: list[Content]) -> TableSpe
     return msgspec.structs.replace(table, label=label or data.label_name, by_position=data.by_position)
 
 
-def _public_task(job: JobSettings, tested: Content | None, shown: Content | None) -> PublicData:
+def _public_task(job: JobSettings, test_file: Content | None, exemplar_file: Content | None) -> PublicData:
     """Return the public data of a task other than a plain classification."""
-    data, files = job.data, [content for content in (tested, shown) if content is not None]
-    found = task_data(job.task, data, job.seed, tested, shown)
+    data, files = job.data, [content for content in (test_file, exemplar_file) if content is not None]
+    found = task_data(job.task, data, job.seed, test_file, exemplar_file)
     values = _values(data, [samples for samples in (found.exemplars, found.test) if samples])
-    left = tuple(
-        text for samples in (found.test, found.exemplars if shown else None) if samples for text in samples.skipped
-    )
-    odd = tuple(
-        f"{each.source}: {warning.what} ({warning.detail}); to do: {warning.remedy}"
-        for each in files
-        for warning in data_warnings(each, found.task)
-    ) + ((found.fewer,) if found.fewer else ())
+    read = (found.test, found.exemplars if exemplar_file else None)
+    left = tuple(text for samples in read if samples for text in samples.skipped)
+    odd = (*_warnings(files, found.task), *((found.fewer,) if found.fewer else ()))
     shown_packed = packed(found.exemplars, found.task, data.dtype, test=False) if found.exemplars else None
     test_packed = packed(found.test, found.task, data.dtype, test=True) if found.test else None
     return PublicData(
@@ -118,28 +110,29 @@ def _public_task(job: JobSettings, tested: Content | None, shown: Content | None
     )  # fmt: skip
 
 
-def public_side(data: JobData, seed: int, tested: Content | None, shown: Content | None) -> PublicData:
+def public_side(data: JobData, seed: int, test_file: Content | None, exemplar_file: Content | None) -> PublicData:
     """Return the public side of a plain classification from the contents of its files."""
-    files = [content for content in (tested, shown) if content is not None]
+    files = [content for content in (test_file, exemplar_file) if content is not None]
     form = SampleForm(InputSpec(data.input or _shape(files, data), data.dtype), data.classes or classes_of(files))
-    test, exemplars = (None if content is None else fit(content, form) for content in (tested, shown))
+    test, exemplars = (None if content is None else fit(content, form) for content in (test_file, exemplar_file))
     skipped = tuple(text for samples in (test, exemplars) if samples for text in samples.skipped)
     fewer = None
-    if tested and test and exemplars is None:
+    if test_file and test and exemplars is None:
         order = generator(seed, "exemplars").permutation(len(test.y))
-        test, exemplars, fewer = cut(test, order, test.y, data.exemplars_per_class, tested.source)
+        test, exemplars, fewer = cut(test, order, test.y, data.exemplars_per_class, test_file.source)
     given = bool(data.mean or data.std)
     mean, std = (data.mean, data.std) if given else normalisation(exemplars.x if exemplars else None, form.input)
     values = _values(data, [samples for samples in (exemplars, test) if samples])
     both = _packed(exemplars, data), _packed(test, data)
-    odd = tuple(
-        f"{each.source}: {warning.what} ({warning.detail}); to do: {warning.remedy}"
-        for each in files
-        for warning in data_warnings(each)
-    )
-    few = _few_tests(test, exemplars, form.classes) if test and exemplars and shown is None else ()
-    reported = (*odd, *([fewer] if fewer else []), *few)
+    few = _few_tests(test, exemplars, form.classes) if test and exemplars and exemplar_file is None else ()
+    reported = (*_warnings(files), *([fewer] if fewer else []), *few)
     return PublicData(form.input, form.classes, mean, std, *both, skipped, values, reported)
+
+
+def _warnings(files: list[Content], task: TaskSpec | None = None) -> Iterator[str]:
+    for each in files:
+        for warning in data_warnings(each, task):
+            yield f"{each.source}: {warning.what} ({warning.detail}); to do: {warning.remedy}"
 
 
 def _few_tests(test: Samples, exemplars: Samples, classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -198,12 +191,12 @@ def _shape(files: list[Content], data: JobData) -> tuple[int, ...]:
 
 
 def normalisation(
-    shown: NDArray[np.generic] | None, wanted: InputSpec
+    exemplars: NDArray[np.generic] | None, wanted: InputSpec
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Return mean and standard deviation of the exemplars, by channel for images and over all values otherwise."""
-    if shown is None or wanted.dtype == "int64":
+    if exemplars is None or wanted.dtype == "int64":
         return None, None
-    x = np.ascontiguousarray(shown, dtype=np.float64)
+    x = np.ascontiguousarray(exemplars, dtype=np.float64)
     if len(wanted.shape) != 3:
         return (float(x.mean()),), (float(x.std()) or 1.0,)
     axes = (0, 2, 3)
@@ -214,5 +207,4 @@ def normalisation(
 def _packed(samples: Samples | None, data: JobData) -> Exemplars | None:
     if samples is None:
         return None
-    wanted = np.int64 if data.dtype == "int64" else np.uint8 if samples.x.dtype == np.uint8 else np.float32
-    return Exemplars.of(samples.x.astype(wanted), samples.y)
+    return Exemplars.of(stored(samples.x, data.dtype), samples.y)

@@ -197,7 +197,6 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             parse_scaling(self.scale)
         if self.range is not None and not -MAX_NUMBER <= self.range[0] < self.range[1] <= MAX_NUMBER:
             raise ValueError("range must be the minimum and the maximum value, such as [0, 16]")
-
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise ValueError("columns lists a name twice")
 
@@ -310,16 +309,8 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def build_strategy(self, where: str) -> Strategy:
         """Return the strategy; a ConfigError names `where` a mistake was found."""
-        changes = {
-            "estimator": self.estimator,
-            "arranger": self.arranger,
-            "schedule": self.schedule,
-            "objective": self.objective,
-            "aggregator": self.aggregator,
-            "finisher": self.finisher,
-            "training": self.training,
-        }
-        return named(self.strategy, where).changed({part: it for part, it in changes.items() if it}, where)
+        changes = {part: given for part in (*FORMS, "training") if (given := getattr(self, part))}
+        return named(self.strategy, where).changed(changes, where)
 
     @cached_property
     def goal(self) -> Goal | None:
@@ -349,12 +340,12 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     strategy = job.build_strategy(where)
     if reasons := objections(strategy, job):
         raise ConfigError(f"{where}: {'; '.join(reasons)}")
-    if strategy.estimator.exemplars and not (job.data.test or job.data.exemplars):
+    files = job.data.test or job.data.exemplars
+    if strategy.estimator.exemplars and not files:
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} needs exemplars: name a file in data.exemplars or data.test"
         )
-    shown = job.data.test or job.data.exemplars
-    if strategy.estimator.by_class and job.task.kind not in ("classification", "multilabel") and not shown:
+    if strategy.estimator.by_class and job.task.kind not in ("classification", "multilabel") and not files:
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} describes devices by strata, which are computed from exemplars: "
             "name a file in data.exemplars or data.test"

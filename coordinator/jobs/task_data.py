@@ -121,21 +121,21 @@ def task_from_settings(settings: TaskSettings) -> TaskSpec:
 
 
 def task_data(
-    settings: TaskSettings, data: JobData, seed: int, tested: Content | None, shown: Content | None
+    settings: TaskSettings, data: JobData, seed: int, test_file: Content | None, exemplar_file: Content | None
 ) -> TaskData:
     """Return the public side of a task from the contents of its files."""
-    files = [content for content in (tested, shown) if content is not None]
+    files = [content for content in (test_file, exemplar_file) if content is not None]
     form = task_form(settings, data, files)
     assert form.task  # noqa: S101  # made above
-    test = None if tested is None else fit(tested, form, "test")
-    exemplars = None if shown is None else fit(shown, form)
+    test = None if test_file is None else fit(test_file, form, "test")
+    exemplars = None if exemplar_file is None else fit(exemplar_file, form)
     public = exemplars or (None if test is None else _normal(test, form.task))
     task = form.task
     if public is not None:
         task = _with_strata(task, settings, public, seed, len(form.classes))
     fewer = None
-    if exemplars is None and test is not None and tested is not None:
-        test, exemplars, fewer = _cut(test, task, data.exemplars_per_class, seed, tested.source)
+    if exemplars is None and test is not None and test_file is not None:
+        test, exemplars, fewer = _cut(test, task, data.exemplars_per_class, seed, test_file.source)
     mean, std, scaling = scales_in(task, data, exemplars, form.input)
     if exemplars is not None:
         task = msgspec.structs.replace(task, blind=blind(task, exemplars, scaling))
@@ -157,10 +157,15 @@ def unpacked(exemplars: Exemplars, task: TaskSpec) -> Samples:
     return Samples(x, compared, (), np.ones(len(y), np.bool_))
 
 
+def stored(x: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
+    """Return samples in the type in which they are stored; bytes stay bytes."""
+    wanted = np.int64 if dtype == "int64" else np.uint8 if x.dtype == np.uint8 else np.float32
+    return np.asarray(x).astype(wanted)
+
+
 def packed(samples: Samples, task: TaskSpec, dtype: str, *, test: bool) -> Exemplars:
     """Return samples in the form that is sent, with targets and strata; a test set also lists its faulty ones."""
-    wanted = np.int64 if dtype == "int64" else np.uint8 if samples.x.dtype == np.uint8 else np.float32
-    x, y = np.asarray(samples.x).astype(wanted), np.asarray(samples.y)
+    x, y = stored(samples.x, dtype), np.asarray(samples.y)
     targets = None if task.target is None or task.kind == "classification" else y
     made = Exemplars.of(x, strata_of(task, x, y), targets)
     faulty = np.flatnonzero(y) if test and task.kind == "reconstruction" else np.zeros(0, np.int64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.audit_records import AuditRecorded
-from coordinator.machine.paging import fitting
+from coordinator.machine.answers import drop_oldest, fitting, refuse
 from sojourn.errors import InvalidMessage
 from sojourn.node.machine import Append, Send
 from sojourn.protocol.envelope import unpack_inner
@@ -20,9 +20,8 @@ from sojourn.rate_limiter import Rate, RateLimiter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coordinator.audit_records import AuditLog
+    from coordinator.machine.job_queue import JobQueue
     from coordinator.machine.tours import KeysOf
-    from coordinator.state import CoordinatorState
     from sojourn.node.machine import Effect
     from sojourn.protocol.operators import OperatorEntry
     from sojourn.protocol.topics import Address
@@ -73,8 +72,10 @@ class ReceivedRequest:
 class RequestAuthorizer:
     """Authorizes requests and writes the audit log. It calls `operators` each time: the file may change."""
 
-    def __init__(self, fleet: str, cloud: str, operators: Callable[[], Mapping[str, OperatorEntry]] | None) -> None:
-        self._fleet, self._cloud, self._operators = fleet, cloud, operators
+    def __init__(
+        self, fleet: str, cloud: str, queue: JobQueue, operators: Callable[[], Mapping[str, OperatorEntry]] | None
+    ) -> None:
+        self._fleet, self._cloud, self._queue, self._operators = fleet, cloud, queue, operators
         self._pending: dict[tuple[str, str], ReceivedRequest] = {}
         """Authorized actions that have no result yet, by operator and ticket."""
         self._rate = RateLimiter()
@@ -132,14 +133,18 @@ class RequestAuthorizer:
             return f"the request was signed {date - request.at:,.0f} s ago by this clock: set your clock, or try again"
         return None
 
-    def find_performed(self, log: AuditLog, received: ReceivedRequest) -> AuditEntry | None:
+    def find_performed(self, received: ReceivedRequest) -> AuditEntry | None:
         """Return the audit entry of a signed action that was already performed, so that it is not repeated.
 
         Without signatures a ticket proves nothing: the handler of the request detects repeats.
         """
         if received.proof is None or not received.message.audited:
             return None
-        return log.find(received.operator, received.message.ticket, received.message.what, proven=True)
+        return self._find(received)
+
+    def _find(self, received: ReceivedRequest) -> AuditEntry | None:
+        asked, proven = received.message, received.proof is not None
+        return self._queue.durable.audit.find(received.operator, asked.ticket, asked.what, proven=proven)
 
     def track(self, received: ReceivedRequest) -> None:
         """Record the result of this action once it is known."""
@@ -148,39 +153,34 @@ class RequestAuthorizer:
         key = received.operator, received.message.ticket
         self._pending.pop(key, None)
         self._pending[key] = received
-        while len(self._pending) > MAX_PENDING:
-            del self._pending[next(iter(self._pending))]
+        drop_oldest(self._pending, MAX_PENDING)
 
     @property
     def has_pending(self) -> bool:
         """Whether any action still waits for its result."""
         return bool(self._pending)
 
-    def with_entries(self, durable: CoordinatorState, effects: list[Effect], date: float) -> list[Effect]:
+    def with_entries(self, effects: list[Effect], date: float) -> list[Effect]:
         """Return the effects with an audit entry before each answer to an action."""
         done: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Send) and isinstance(answer := effect.message, Answer):
                 received = self._pending.pop((effect.to.name, answer.ticket), None)
                 refused = answer.reason if isinstance(answer, Refused) else None
-                done += self._logged(durable, received, refused, date) if received else []
+                done += self._logged(received, refused, date) if received else []
             done.append(effect)
         return done
 
-    def refuse(
-        self, durable: CoordinatorState, sender: Address, message: OperatorRequest[Any], reason: str, date: float
-    ) -> list[Effect]:
+    def refuse(self, sender: Address, message: OperatorRequest[Any], reason: str, date: float) -> list[Effect]:
         """Refuse a request and record the refusal."""
         read = self._read(sender, message)
         # An unproven request is logged without its signature.
         received = (
             replace(read, proof=None) if isinstance(read, ReceivedRequest) else ReceivedRequest(sender.name, message)
         )
-        return [*self._logged(durable, received, reason, date), Send(sender, Refused(message.ticket, reason))]
+        return [*self._logged(received, reason, date), *refuse(sender, message.ticket, reason)]
 
-    def _logged(
-        self, durable: CoordinatorState, received: ReceivedRequest, refused: str | None, date: float
-    ) -> list[Effect]:
+    def _logged(self, received: ReceivedRequest, refused: str | None, date: float) -> list[Effect]:
         detail = refused or ""
         if refused is not None and received.proof is None:  # unauthenticated clients must not fill the log
             if not self._rate.allows("refused", REFUSAL_RATE, date):
@@ -189,10 +189,7 @@ class RequestAuthorizer:
             if self._unlisted:
                 detail = f"{detail} (before it, {self._unlisted} more were refused)"
                 self._unlisted = 0
-        log = durable.audit
-        known = log.find(
-            received.operator, received.message.ticket, received.message.what, proven=received.proof is not None
-        )
+        log, known = self._queue.durable.audit, self._find(received)
         if refused is None and known and known.outcome == DONE:  # a repeat of the same request
             return []
         entry = AuditEntry(
@@ -207,12 +204,12 @@ class RequestAuthorizer:
             log.head,
         )
         record = AuditRecorded(entry)
-        durable.apply(record)
+        self._queue.durable.apply(record)
         return [Append(record, sync=True)]
 
-    def notify(self, durable: CoordinatorState, sender: Address, message: InspectAudit) -> list[Effect]:
+    def inspect(self, sender: Address, message: InspectAudit, _now: float) -> list[Effect]:
         """Send a page of the audit log."""
-        entries = durable.audit.entries
+        entries = self._queue.durable.audit.entries
         first = max(0, message.after + 1 - entries[0].number) if entries else 0
         page, more = fitting(((str(it.number), it) for it in entries[first:]), PAGE_SIZE)
         return [Send(sender, Audit(message.ticket, page, bool(more)))]

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator import recovery
+from coordinator.machine.answers import refuse
 from coordinator.machine.authorization import RequestAuthorizer, Trust
 from coordinator.machine.change_watch import ChangeWatch
 from coordinator.machine.finished_work import FinishedWork
 from coordinator.machine.fleet_view import FleetRequests, FleetWatch
 from coordinator.machine.job_queue import JobQueue
 from coordinator.machine.job_requests import OperatorRequests
+from coordinator.machine.kept_models import KeepSettings
 from coordinator.machine.mandates import MandateRequests, MandateRules
 from coordinator.machine.metrics import FleetMetrics, RolloutMetrics, RunMetrics
 from coordinator.machine.rollout_requests import RolloutRequests
@@ -38,7 +40,6 @@ from sojourn.node.machine import (
     Pulled,
     PullFailed,
     Received,
-    Send,
     TimerFired,
     WorkDone,
     WorkFailed,
@@ -57,7 +58,6 @@ from sojourn.protocol.operator_messages import (
     Inspect,
     InspectFleet,
     ReadJob,
-    Refused,
     Remove,
     Stop,
     Submit,
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from coordinator.machine.job_requests import CheckJob
-    from coordinator.machine.kept_models import KeepSettings
     from sojourn.node.machine import Effect, Event
     from sojourn.protocol.operators import AuditEntry
     from sojourn.protocol.registry import Message
@@ -93,7 +92,7 @@ class Coordinator:
         fleet: str = "sojourn",
         trust: Trust = Trust(),  # noqa: B008  # frozen
         wall: float = 0.0,
-        keep: KeepSettings | None = None,
+        keep: KeepSettings = KeepSettings(),  # noqa: B008  # frozen
         check_job: CheckJob = lambda _: None,
     ) -> None:
         """Create a coordinator without jobs.
@@ -115,33 +114,33 @@ class Coordinator:
         self._queue = JobQueue(self.sites, self._tours, self._watch, rules)
         self._finished = FinishedWork(self._queue, keep)
         self._changes = ChangeWatch(wall)
-        self._fleet_requests = FleetRequests(self.sites, self._watch, self._tours, self._changes)
-        self._changes.rows = lambda mark, now: self._fleet_requests.changed_devices(self.state, mark, now)
+        self._fleet_requests = FleetRequests(self._queue, self.sites, self._watch, self._tours, self._changes)
+        self._changes.rows = self._fleet_requests.changed_devices
         self._requests = OperatorRequests(self._queue, self.sites, self._tours, check_job)
         self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
         self._rollouts = Rollouts(self.sites, self.state, wall)
-        self._authorizer = RequestAuthorizer(fleet, name, trust.roles)
+        self._authorizer = RequestAuthorizer(fleet, name, self._queue, trust.roles)
         self._rollout_requests = RolloutRequests(self._rollouts, fleet, trust.release_key)
         self._handlers: dict[type[OperatorRequest[Any]], Handler] = {
             Submit: self._requests.submit,
-            Inspect: lambda to, it, now: [Send(to, self._requests.inspect(it, now))],
+            Inspect: self._requests.inspect,
             Stop: self._requests.stop,
             Continue: self._requests.continue_job,
             Remove: self._requests.remove,
-            ReadJob: lambda to, it, _: [Send(to, self._requests.read(it))],
+            ReadJob: self._requests.read,
             Export: self._requests.make,
             MakeRelease: self._requests.make,
             ReadKit: self._mandate_requests.read,
             SignJob: self._mandate_requests.sign,
             WithdrawJob: self._mandate_requests.withdraw,
-            InspectFleet: lambda to, it, now: [Send(to, self._fleet_requests.inspect(self.state, it, now))],
-            ForgetDevice: lambda to, it, now: self._fleet_requests.forget(self.state, to, it, now),
+            InspectFleet: self._fleet_requests.inspect,
+            ForgetDevice: self._fleet_requests.forget,
             AwaitChange: self._changes.wait,
-            InspectAudit: lambda to, it, _: self._authorizer.notify(self.state, to, it),
-            Rollout: lambda to, it, _: self._rollout_requests.rollout(to, it),
+            InspectAudit: self._authorizer.inspect,
+            Rollout: self._rollout_requests.rollout,
             Steer: self._rollout_requests.steer,
-            InspectReleases: lambda to, it, _: self._rollout_requests.inspect(to, it),
-            ReadCard: lambda to, it, _: [Send(to, self._rollout_requests.card(it))],
+            InspectReleases: self._rollout_requests.inspect,
+            ReadCard: self._rollout_requests.card,
         }
 
     @property
@@ -226,7 +225,7 @@ class Coordinator:
         before = self._changes.mark
         effects = self._react(event, now)
         if self._authorizer.has_pending:
-            effects = self._authorizer.with_entries(self.state, effects, self._queue.date(now))
+            effects = self._authorizer.with_entries(effects, self._queue.date(now))
         self._changes.note(event, effects, self.state)
         return [*effects, *self._changes.answers(before, now)]
 
@@ -260,8 +259,8 @@ class Coordinator:
         date = self._queue.date(now)
         received = self._authorizer.authorize(sender, message, date)
         if isinstance(received, str):
-            return self._authorizer.refuse(self.state, sender, message, received, date)
-        if earlier := self._authorizer.find_performed(self.state.audit, received):
+            return self._authorizer.refuse(sender, message, received, date)
+        if earlier := self._authorizer.find_performed(received):
             return self._again(sender, received.message, earlier, now)
         self._authorizer.track(received)
         return self._handlers[type(received.message)](sender, received.message, now)
@@ -269,7 +268,7 @@ class Coordinator:
     def _again(self, sender: Address, message: OperatorRequest[Any], earlier: AuditEntry, now: float) -> list[Effect]:
         """Answer a repeated action with the current state, without performing it again."""
         if earlier.outcome == REFUSED:
-            return [Send(sender, Refused(earlier.ticket, earlier.detail))]
+            return refuse(sender, earlier.ticket, earlier.detail)
         match message:
             case Submit():
                 message = Inspect(message.ticket, message.subject)

@@ -12,7 +12,7 @@ from coordinator.machine.job_log import closed_line, failure_lines_of, outcomes,
 from coordinator.machine.job_queue import FAILED_ROUNDS
 from coordinator.machine.job_table import JOB, JobEvent
 from coordinator.machine.job_work import MEASURE, measure
-from coordinator.machine.kept_models import KeepSettings, kept_after, rounds_within_limit
+from coordinator.machine.kept_models import kept_after, rounds_within_limit
 from coordinator.machine.waiting_jobs import PLAN_AGAIN
 from coordinator.records import (
     DevicesEstimated,
@@ -33,6 +33,7 @@ from sojourn.node.machine import Log
 if TYPE_CHECKING:
     from coordinator.job_state import JobState
     from coordinator.machine.job_queue import JobQueue
+    from coordinator.machine.kept_models import KeepSettings
     from sojourn.node.machine import Effect, WorkDone, WorkFailed
 
     Outcome = JobCompiled | RoundPlanned | LegPassed | RoundClosed | RoundFailed | DevicesEstimated
@@ -53,9 +54,9 @@ _EVENTS: dict[type, JobEvent] = {
 class FinishedWork:
     """Applies the outcomes of the work that the queue requested."""
 
-    def __init__(self, queue: JobQueue, keep: KeepSettings | None = None) -> None:
+    def __init__(self, queue: JobQueue, keep: KeepSettings) -> None:
         self._queue = queue
-        self._keep = keep or KeepSettings()
+        self._keep = keep
 
     def done(self, event: WorkDone, now: float) -> list[Effect]:
         """Record the outcome of a job's work, and continue the job."""
@@ -183,7 +184,7 @@ class FinishedWork:
 
 def _retry_reason(state: JobState, failed: RoundFailed) -> str:
     """Return why a job waits after a round without a result, and until when."""
-    attempt, text = (state.failed_rounds or 0) + 1, f"every device declines for now: {failed.reason}"
+    attempt, text = state.failed_rounds + 1, f"every device declines for now: {failed.reason}"
     if not failed.passing:
         if attempt >= FAILED_ROUNDS:
             return failed.reason

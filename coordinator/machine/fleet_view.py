@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator.fleet_records import DEVICES, DeviceForgotten, FleetChanged, joined
-from coordinator.machine.paging import MAX_SINGLE_LIST_SIZE, fitting
+from coordinator.machine.answers import MAX_SINGLE_LIST_SIZE, drop_oldest, fitting, refuse
 from coordinator.machine.waiting_jobs import Awaited
 from coordinator.rounds.round_messages import names
 from sojourn import __version__
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from coordinator.fleet_records import DeviceHistory, DeviceJoined, FleetHistory
     from coordinator.job_state import JobState
     from coordinator.machine.change_watch import ChangeWatch
+    from coordinator.machine.job_queue import JobQueue
     from coordinator.machine.sites import Sites
     from coordinator.machine.tours import RoundTours
     from coordinator.rollout_records import LineState
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 # The sites' rosters are compared with the recorded devices, and differences are logged.
 #
 # Writes are rate-limited however often devices connect: one record in a few seconds and, after a burst, one change per
-# device and minute. The view of a connected device uses the rosters and is always current.
+# device and minute. The view of an online device uses the rosters and is always current.
 
 RECORD_RATE = Rate(0.2, 20.0)
 """Rate of records: a burst of 20, then one in five seconds."""
@@ -55,7 +56,7 @@ CHANGE_RATE = Rate(1 / 60, 20.0)
 RECHECK_DELAY = 5.0
 """Seconds until changes that exceeded a rate are checked again."""
 STARTUP_GRACE = 30.0
-"""Seconds after a start before devices that were connected earlier, and are not reported since, count as offline."""
+"""Seconds after a start before devices that were online earlier, and are not reported since, count as offline."""
 RECONNECT_GRACE = 10.0
 """Seconds to wait for a device that disconnected to return."""
 MAX_LOG_LINES = 10
@@ -63,7 +64,7 @@ MAX_LOG_LINES = 10
 
 
 class FleetWatch:
-    """Compares connected devices with the recorded ones, and records the differences."""
+    """Compares online devices with the recorded ones, and records the differences."""
 
     def __init__(self, sites: Sites, wall: float) -> None:
         """`wall` is the time in seconds since 1970 at which `now` is 0."""
@@ -77,7 +78,7 @@ class FleetWatch:
         """When to compare again if nothing happens before."""
 
     def start(self, durable: CoordinatorState, now: float) -> None:
-        """Sites report their rosters one after another: no device is gone because its site has not reported yet."""
+        """Sites report their rosters one after another: no device is offline because its site has not reported yet."""
         self._settled_at = now + STARTUP_GRACE
         if any(it.here for it in durable.seen.devices.values()):
             self.look_at = self._settled_at
@@ -226,7 +227,10 @@ MAX_FORGOTTEN = 4
 class FleetRequests:
     """Answers requests about the fleet, a page at a time, without keeping state between requests."""
 
-    def __init__(self, sites: Sites, watch: FleetWatch, tours: RoundTours, changes: ChangeWatch) -> None:
+    def __init__(
+        self, queue: JobQueue, sites: Sites, watch: FleetWatch, tours: RoundTours, changes: ChangeWatch
+    ) -> None:
+        self._queue = queue
         self._sites = sites
         self._watch = watch
         self._tours = tours
@@ -234,15 +238,19 @@ class FleetRequests:
         self._forgotten: dict[str, Fleet] = {}
         """The newest answers to `forget-device` by ticket, since a request may be repeated."""
 
-    def inspect(self, durable: CoordinatorState, message: InspectFleet, now: float) -> Fleet | Refused:
+    def inspect(self, sender: Address, message: InspectFleet, now: float) -> list[Effect]:
+        """Send a page of the requested entries."""
+        return [Send(sender, self.page(message, now))]
+
+    def page(self, message: InspectFleet, now: float) -> Fleet | Refused:
         """Return a page of the requested entries, or why there is none."""
-        here = self._sites.here()
+        durable, here = self._queue.durable, self._sites.here()
         if why := _unknown(durable, message, here):
             return Refused(message.ticket, why)
         found: Iterator[tuple[str, Any]]
         match message.about:
             case "devices":
-                found = self._devices(durable, message, here, now)
+                found = self._devices(message, here, now)
             case "changes":
                 changes = ((str(n), it) for n, it in durable.seen.numbered_changes() if n < _before(message.after))
                 found = ((n, it) for n, it in changes if message.device in (None, it.device))
@@ -256,11 +264,11 @@ class FleetRequests:
         answer = Fleet(message.ticket, __version__, self._watch.moment(now), next=after)
         return msgspec.structs.replace(answer, **{message.about: page})
 
-    def forget(self, durable: CoordinatorState, sender: Address, message: ForgetDevice, now: float) -> list[Effect]:
+    def forget(self, sender: Address, message: ForgetDevice, now: float) -> list[Effect]:
         """Forget an offline device; the answer shows its last state."""
         if (again := self._forgotten.get(message.ticket)) is not None:
             return [Send(sender, again)]
-        found = self.inspect(durable, InspectFleet(message.ticket, "devices", message.device), now)
+        found = self.page(InspectFleet(message.ticket, "devices", message.device), now)
         if isinstance(found, Refused):
             return [Send(sender, found)]
         device = found.devices[0]
@@ -269,26 +277,25 @@ class FleetRequests:
                 f"device {device.device!r} is online at site {device.site}: stop its agent first, otherwise it is "
                 "listed again at once (in a fleet with certificates, `sojourn fleet remove` disconnects it)"
             )
-            return [Send(sender, Refused(message.ticket, why))]
+            return refuse(sender, message.ticket, why)
         record = DeviceForgotten(device.device)
-        durable.apply(record)
+        self._queue.durable.apply(record)
         self._forgotten[message.ticket] = found
-        if len(self._forgotten) > MAX_FORGOTTEN:
-            del self._forgotten[next(iter(self._forgotten))]
+        drop_oldest(self._forgotten, MAX_FORGOTTEN)
         return [Append(record, sync=True), Send(sender, found)]
 
-    def changed_devices(self, durable: CoordinatorState, since: int, now: float) -> tuple[FleetDevice, ...] | None:
+    def changed_devices(self, since: int, now: float) -> tuple[FleetDevice, ...] | None:
         """Return the devices that changed after a mark; None if they do not fit in one answer."""
         message = InspectFleet("changed", "devices", since=since)
-        found = self._devices(durable, message, self._sites.here(), now)
+        found = self._devices(message, self._sites.here(), now)
         page, after = fitting(found, MAX_ENTRIES, MAX_SINGLE_LIST_SIZE)
         return None if after else page
 
     def _devices(
-        self, durable: CoordinatorState, message: InspectFleet, here: dict[str, tuple[str, Member]], now: float
+        self, message: InspectFleet, here: dict[str, tuple[str, Member]], now: float
     ) -> Iterator[tuple[str, FleetDevice]]:
-        seen = durable.seen
-        visits = self._visits_now()
+        durable = self._queue.durable
+        seen, visits = durable.seen, self._visits_now()
         clashes = self._sites.clashes(now)
         for name in self._requested(seen, message, here):
             if name > message.after:
@@ -356,7 +363,7 @@ def _release(line: LineState, device: str) -> ReleaseNow:
     report = line.reports.get(device)
     if report is None:
         return ReleaseNow(line.line, 0, "sent")
-    why = line.aside.get(device) or report.detail
+    why = line.set_aside.get(device) or report.detail
     return ReleaseNow(line.line, report.version, report.state, why[:LABEL])
 
 
@@ -373,6 +380,5 @@ def _unknown(durable: CoordinatorState, message: InspectFleet, here: dict[str, t
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"no device {device!r} has ever connected; {hint}all known devices: sojourn fleet status"
     if job is not None and job not in durable.jobs and all(it.job != job for it in durable.seen.rounds):
-        known = ", ".join(durable.jobs) or "none"
-        return f"there is no job {job!r}; the jobs are: {known}"
+        return durable.no_such_job(job)
     return None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from coordinator.machine.job_log import log_tour_complete
 from coordinator.machine.job_table import ENDS, JOB, JobEvent, JobStep, step_of
 from coordinator.machine.job_work import MEASURE, JobWork, measure
-from coordinator.machine.mandates import MandateRules
 from coordinator.machine.waiting_jobs import WaitingJobs, needs
 from coordinator.records import (
     ENDED,
@@ -45,6 +44,7 @@ from sojourn.protocol.visit_outcomes import SILENT, TOUR_LATE
 if TYPE_CHECKING:
     from coordinator.job_state import JobState
     from coordinator.machine.fleet_view import FleetWatch
+    from coordinator.machine.mandates import MandateRules
     from coordinator.machine.sites import Sites
     from coordinator.machine.tours import RoundTours
     from coordinator.machine.waiting_jobs import Reach
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
 FAILED_ROUNDS = 3
 """Consecutive rounds without a result after which a job fails."""
-_HOME = {
-    JobStep.TOURING: JobEvent.TOUR_HOME,
-    JobStep.PASSING: JobEvent.LEG_HOME,
-    JobStep.CLOSING: JobEvent.ALL_HOME,
+_OVER = {
+    JobStep.TOURING: JobEvent.TOUR_OVER,
+    JobStep.PASSING: JobEvent.LEG_OVER,
+    JobStep.CLOSING: JobEvent.ALL_OVER,
 }
 """The event of a tour's end, by the step that follows from it."""
 
@@ -66,14 +66,8 @@ _HOME = {
 class JobQueue:
     """All jobs, and the work for the one whose turn it is."""
 
-    def __init__(
-        self,
-        sites: Sites,
-        tours: RoundTours,
-        watch: FleetWatch,
-        mandates: MandateRules | None = None,
-    ) -> None:
-        self._mandates = mandates or MandateRules()
+    def __init__(self, sites: Sites, tours: RoundTours, watch: FleetWatch, mandates: MandateRules) -> None:
+        self._mandates = mandates
         self.durable = CoordinatorState()
         self.incomplete: set[str] = set()
         """Jobs that cannot continue because their files are missing from the disk."""
@@ -232,7 +226,7 @@ class JobQueue:
             case JobStep.COMPILING:
                 return self._compile(state, now)
             case JobStep.WAITING:
-                if (state.failed_rounds or 0) >= FAILED_ROUNDS:
+                if state.failed_rounds >= FAILED_ROUNDS:
                     return self._end_failed(state, now)
                 return self._plan(state, now, ask_silent=self.waiting.is_due(state.name, now))
             case JobStep.PLANNING:
@@ -266,20 +260,20 @@ class JobQueue:
             self.waiting.add(state, now, None, awaited.seconds)  # it keeps its turn in the meantime
             return self._wait(state, awaited.reason)
         self._reach, here = self.waiting.reached(state), self._sites.here()
-        gone = {name: it.since for name, it in self.durable.seen.devices.items() if not it.here and name not in here}
+        offline = {name: it.since for name, it in self.durable.seen.devices.items() if not it.here and name not in here}
         work = PlanRound(
             state.copy(),
             self._reach,
             self._sites.unwilling(name_of(state.strategy.estimator), state.strategy.objective.consent),
             self.waiting.unable(state),
             ask_silent,
-            gone,
-            () if state.mandate else self._sites.demanding(),
+            offline,
+            () if state.mandate else self._sites.requiring_signature(),
         )
         return [self.work.start("plan", state.name, work)]
 
     def not_planned(self, state: JobState, reason: str, now: float) -> list[Effect]:
-        """The devices that were connected when the plan was requested are not enough."""
+        """The devices that were online when the plan was requested are not enough."""
         self.waiting.add(state, now, self._reach)
         return [*self._wait(state, reason), *self.reconsider(now)]
 
@@ -292,7 +286,7 @@ class JobQueue:
 
     def round_failed(self, state: JobState, now: float, *, passing: bool) -> list[Effect]:
         """A round had no result: plan it again later, unless too many consecutive rounds had none."""
-        if (state.failed_rounds or 0) >= FAILED_ROUNDS:
+        if state.failed_rounds >= FAILED_ROUNDS:
             return self._end_failed(state, now)
         self.waiting.retry(state, now, passing=passing)
         return self.reconsider(now)
@@ -332,7 +326,7 @@ class JobQueue:
         before = self.step(state)
         written = self.write(record, sync=True, blobs=blobs)
         after = self.step(state)
-        JOB.step(before, _HOME[after])
+        JOB.step(before, _OVER[after])
         return written, self.resume(state, now) if after is not JobStep.TOURING else []
 
     def _closing(self, state: JobState, now: float) -> CloseRound:

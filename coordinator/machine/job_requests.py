@@ -9,8 +9,8 @@ import msgspec
 
 from coordinator.jobs.goal import metric_of
 from coordinator.jobs.settings import continued, read_job
+from coordinator.machine.answers import drop_oldest, first_page, refuse
 from coordinator.machine.job_table import JobEvent
-from coordinator.machine.paging import first_page
 from coordinator.machine.work import BuildRelease, ExportModel, ModelExported
 from coordinator.records import ENDED, JobSubmitted
 from coordinator.rounds.starting import start_refusal_reason, waits_for
@@ -134,7 +134,7 @@ MAX_KEPT_ANSWERS = 4
 class OperatorRequests:
     """Answers operators' requests. Volatile: a client repeats a request that got no answer."""
 
-    def __init__(self, queue: JobQueue, sites: Sites, tours: RoundTours, check_job: CheckJob = lambda _: None) -> None:
+    def __init__(self, queue: JobQueue, sites: Sites, tours: RoundTours, check_job: CheckJob) -> None:
         self._check_job = check_job
         self._queue = queue
         self._sites = sites
@@ -147,22 +147,22 @@ class OperatorRequests:
         try:
             job = read_job(message.job, "the job")
         except SojournError as error:
-            return [Send(operator, Refused(message.ticket, str(error)))]
+            return refuse(operator, message.ticket, str(error))
         known = self._queue.durable.jobs.get(job.name)
         if known and known.ticket != message.ticket and not known.replaceable:
             reason = f"a job {job.name!r} already exists ({known.status}); use another name"
-            return [Send(operator, Refused(message.ticket, reason))]
+            return refuse(operator, message.ticket, reason)
         if known and known.ticket == message.ticket:  # a repeated request
-            return [self._view_for(operator, message.ticket, job.name, now)]
+            return self.view_for(operator, message.ticket, job.name, now)
         if refusal := self._refusal_reason(job):
-            return [Send(operator, Refused(message.ticket, refusal))]
+            return refuse(operator, message.ticket, refusal)
         replaced = self._queue.remove(known) if known else []
         record = self._queue.write(
             JobSubmitted(job.name, message.job, message.ticket, self._queue.date(now)), sync=True
         )
-        answer = self._view_for(operator, message.ticket, job.name, now)
+        answer = self.view_for(operator, message.ticket, job.name, now)
         line = Log(f"job {job.name} submitted", about=About(job.name))
-        return [*replaced, record, answer, line, *self._queue.reconsider(now)]
+        return [*replaced, record, *answer, line, *self._queue.reconsider(now)]
 
     def _refusal_reason(self, job: JobSettings) -> str | None:
         """Return why a new job cannot be accepted, or None."""
@@ -177,16 +177,16 @@ class OperatorRequests:
         """Give a job more rounds or another target; one that is over waits for its turn again."""
         state = self._queue.durable.jobs.get(message.job)
         if state is None or state.continued == message.ticket:  # unknown, or a repeated request
-            return [self._view_for(operator, message.ticket, message.job, now)]
+            return self.view_for(operator, message.ticket, message.job, now)
         try:
             target = message.goal or message.target
             text = continued(state.text, message.rounds or None, target, message.devices or None)
         except SojournError as error:
-            return [Send(operator, Refused(message.ticket, str(error)))]
+            return refuse(operator, message.ticket, str(error))
         if reason := self._continue_refusal_reason(state, text, message.devices or None):
-            return [Send(operator, Refused(message.ticket, reason))]
+            return refuse(operator, message.ticket, reason)
         effects = self._queue.continue_job(state, text, message.ticket, now)
-        return [*effects, self._view_for(operator, message.ticket, message.job, now)]
+        return [*effects, *self.view_for(operator, message.ticket, message.job, now)]
 
     def _continue_refusal_reason(self, state: JobState, text: str, devices: int | None) -> str | None:
         """Return why a job cannot continue with this job file, or None."""
@@ -194,7 +194,7 @@ class OperatorRequests:
         if devices and state.begun:
             return f"job {state.name!r} has started: --devices applies only before the first round, so omit it"
         if state.name in self._queue.incomplete:
-            return f"job {state.name!r} cannot continue, files are missing from the disk: {state.detail}"[:20_000]
+            return f"job {state.name!r} cannot continue, files are missing from the disk: {state.detail}"
         if done >= job.all_rounds:
             return (
                 f"job {state.name!r} has completed {done} of {state.settings.all_rounds} rounds: set the total with "
@@ -214,13 +214,12 @@ class OperatorRequests:
             return [Send(operator, answer)]
         state = self._queue.durable.jobs.get(message.job)
         if state is None:
-            return [self._view_for(operator, message.ticket, message.job, now)]
+            return self.view_for(operator, message.ticket, message.job, now)
         if state.status not in ENDED:
-            reason = f"job {state.name!r} is {state.status}: stop it first"
-            return [Send(operator, Refused(message.ticket, reason))]
+            return refuse(operator, message.ticket, f"job {state.name!r} is {state.status}: stop it first")
         if waiting := waits_for(state.name, self._queue.durable):
             reason = f"job {waiting!r} is queued and starts from the model of {state.name!r}: wait for it or stop it"
-            return [Send(operator, Refused(message.ticket, reason))]
+            return refuse(operator, message.ticket, reason)
         sizes = self._freed(state)
         effects = self._queue.remove(state)
         answer = Removed(message.ticket, state.name, len(sizes), sum_within(sizes.values(), MAX_BYTES))
@@ -233,16 +232,18 @@ class OperatorRequests:
         shared = set[bytes]().union(*others)
         return {ref.digest: ref.size for ref in state.refs() if ref.digest not in shared}
 
-    def read(self, message: ReadJob) -> JobText | Refused:
-        """Return the text of a job's file."""
+    def read(self, operator: Address, message: ReadJob, _now: float) -> list[Effect]:
+        """Send the text of a job's file."""
         state = self._queue.durable.jobs.get(message.job)
-        return JobText(message.ticket, state.name, state.text) if state else self._unknown(message.ticket, message.job)
+        if state is None:
+            return refuse(operator, message.ticket, self._queue.durable.no_such_job(message.job))
+        return [Send(operator, JobText(message.ticket, state.name, state.text))]
 
     def stop(self, operator: Address, message: Stop, now: float) -> list[Effect]:
         """End a job unless it is over; the answer shows the job, or that it does not exist."""
         state = self._queue.durable.jobs.get(message.job)
         effects = self._queue.end(state, JobEvent.STOP, "stopped by an operator", now) if state else []
-        return [*effects, self._view_for(operator, message.ticket, message.job, now)]
+        return [*effects, *self.view_for(operator, message.ticket, message.job, now)]
 
     def make(self, operator: Address, message: Export | MakeRelease, now: float) -> list[Effect]:
         """Start an export or a release of a job's model, unless it is in progress or done."""
@@ -250,17 +251,16 @@ class OperatorRequests:
             return [Send(operator, answer)]
         state = self._queue.durable.jobs.get(message.job)
         if state is None:
-            return [self._view_for(operator, message.ticket, message.job, now)]
+            return self.view_for(operator, message.ticket, message.job, now)
         if state.kit is None:
-            reason = f"job {state.name!r} is {state.status}: it has no model yet"
-            return [Send(operator, Refused(message.ticket, reason))]
+            return refuse(operator, message.ticket, f"job {state.name!r} is {state.status}: it has no model yet")
         if not state.history:
             why = f": {state.detail}" if state.detail else ""
             reason = f"no device has trained the model of job {state.name!r}, which is {state.status}{why}"
-            return [Send(operator, Refused(message.ticket, reason[:20_000]))]
+            return refuse(operator, message.ticket, reason)
         number = len(state.history) if message.round is None else message.round
         if number not in state.models:
-            return [Send(operator, Refused(message.ticket, state.not_kept(number)))]
+            return refuse(operator, message.ticket, state.not_kept(number))
         key = f"make {message.ticket}"
         if key in self._making:
             return []
@@ -284,8 +284,7 @@ class OperatorRequests:
 
     def _remember(self, answer: Exported | ReleaseMade | Removed) -> None:
         self._answers[answer.ticket] = answer
-        for old in list(self._answers)[:-MAX_KEPT_ANSWERS]:
-            del self._answers[old]
+        drop_oldest(self._answers, MAX_KEPT_ANSWERS)
 
     def failed(self, event: WorkFailed) -> Effect | None:
         """Refuse an export or release that failed; if the disk was full, it is retried when the operator asks again."""
@@ -299,30 +298,27 @@ class OperatorRequests:
         """The blobs that operators may still fetch."""
         return {ref.digest for answer in self._answers.values() for ref in refs(answer)}
 
-    def inspect(self, message: Inspect, now: float) -> Jobs | Refused:
-        """Return one job, or all."""
+    def inspect(self, operator: Address, message: Inspect, now: float) -> list[Effect]:
+        """Send the view of one job, or of all."""
         jobs = self._queue.durable.jobs
         if message.job is None:
             newest = list(jobs.values())[-MAX_JOBS:]
             room = MAX_DETAIL_LENGTH // max(1, len(newest))
             views = (self._view(state, now) for state in newest)
             shown = tuple(msgspec.structs.replace(it, detail=_within(it.detail, room)) for it in views)
-            return Jobs(message.ticket, shown, __version__)
+            return [Send(operator, Jobs(message.ticket, shown, __version__))]
         if message.job not in jobs:
-            return self._unknown(message.ticket, message.job)
+            return refuse(operator, message.ticket, self._queue.durable.no_such_job(message.job))
         state = jobs[message.job]
         whole = whole_view(self._view(state, now), state, self._tours, message.since)
-        return Jobs(message.ticket, (whole,), __version__)
+        return [Send(operator, Jobs(message.ticket, (whole,), __version__))]
 
     def _view(self, state: JobState, now: float) -> JobView:
         return short_view(state, self._sites.count(), self._queue.detail(state), self._queue.date(now))
 
-    def _unknown(self, ticket: str, job: str) -> Refused:
-        known = ", ".join(self._queue.durable.jobs) or "none"
-        return Refused(ticket, f"there is no job {job!r}; the jobs are: {known}"[:20_000])
-
-    def _view_for(self, operator: Address, ticket: str, job: str, now: float) -> Send:
-        return Send(operator, self.inspect(Inspect(ticket, job), now))
+    def view_for(self, operator: Address, ticket: str, job: str, now: float) -> list[Effect]:
+        """Answer a request with the view of a job, or with the jobs that exist."""
+        return self.inspect(operator, Inspect(ticket, job), now)
 
 
 def _within(detail: str, room: int) -> str:

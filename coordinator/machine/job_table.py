@@ -52,12 +52,12 @@ class JobEvent(StrEnum):
     SIGNATURE_MISSING = "signature missing"
     SIGNED = "signed"
     """An operator signed the job, or this coordinator no longer requires a signature."""
-    TOUR_HOME = "tour home"
+    TOUR_OVER = "tour over"
     """One of several tours is complete, or was given up."""
     SITE_LOST = "site lost"
-    LEG_HOME = "leg home"
+    LEG_OVER = "leg over"
     """The last tour of a leg is complete, and another leg follows."""
-    ALL_HOME = "all home"
+    ALL_OVER = "all tours over"
     LEG_PASSED = "leg passed"
     ROUND_CLOSED = "round closed"
     ROUND_FAILED = "round failed"
@@ -103,10 +103,10 @@ JOB = Table(
         (At.WAITING, On.STOP): At.STOPPED,
         (At.UNSIGNED, On.SIGNED): At.WAITING,
         (At.UNSIGNED, On.STOP): At.STOPPED,
-        (At.TOURING, On.TOUR_HOME): At.TOURING,
+        (At.TOURING, On.TOUR_OVER): At.TOURING,
         (At.TOURING, On.SITE_LOST): At.TOURING,
-        (At.TOURING, On.LEG_HOME): At.PASSING,
-        (At.TOURING, On.ALL_HOME): At.CLOSING,
+        (At.TOURING, On.LEG_OVER): At.PASSING,
+        (At.TOURING, On.ALL_OVER): At.CLOSING,
         (At.TOURING, On.STOP): At.STOPPED,
         (At.PASSING, On.LEG_PASSED): At.TOURING,
         (At.PASSING, On.NO_ROOM): At.PASSING,

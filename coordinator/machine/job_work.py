@@ -28,18 +28,18 @@ class JobWork:
     def __init__(self) -> None:
         self._work: StartWork | None = None
         self._job = ""
-        self._progress = ""
+        self.progress = ""
         """The work's last progress report."""
         self._again_at: float | None = None
         """When to retry the work, if the disk was full."""
-        self._no_room = ""
+        self.no_room = ""
         """Why the work waits for disk space; empty if it does not."""
         self._held: WorkDone | None = None
         """The outcome, if it must wait for something else."""
 
     def start(self, verb: str, job: str, work: Any) -> StartWork:
         """Start a piece of work for a job; the previous one has ended."""
-        self._end()
+        self.done()
         self._work, self._job = StartWork(f"{verb} {job}", work), job
         return self._work
 
@@ -56,28 +56,19 @@ class JobWork:
         """Whether any work is in progress."""
         return self._work is not None
 
-    @property
-    def no_room(self) -> str:
-        """Why the work waits for disk space; empty if it does not."""
-        return self._no_room
-
-    @property
-    def progress(self) -> str:
-        """The work's last progress report."""
-        return self._progress
-
     def note(self, event: WorkProgress) -> None:
         """Store a progress report, if it is from this work."""
         if self.has_key(event.key):
-            self._progress = event.text
+            self.progress = event.text
 
     def done(self) -> None:
         """The work has ended or failed: nothing is in progress."""
-        self._end()
+        self._work, self._job, self._again_at, self._held = None, "", None, None
+        self.progress = self.no_room = ""
 
     def hold(self, event: WorkDone) -> None:
         """Keep an outcome that must wait."""
-        self._held, self._no_room = event, ""
+        self._held, self.no_room = event, ""
 
     def release(self, job: str) -> WorkDone | None:
         """Return the outcome that waited, if there is one for this job."""
@@ -88,8 +79,8 @@ class JobWork:
 
     def retry_later(self, event: WorkFailed, now: float) -> bool:
         """Retry the work later, since the disk was full. Returns whether this is the first failure."""
-        news = not self._no_room
-        self._again_at, self._no_room = now + WORK_AGAIN, event.detail
+        news = not self.no_room
+        self._again_at, self.no_room = now + WORK_AGAIN, event.detail
         return news
 
     def wake_at(self) -> float | None:
@@ -107,9 +98,5 @@ class JobWork:
         """Cancel the work of a job that is over, unless it has ended or waits."""
         running = self._work is not None and self._again_at is None and self._held is None
         cancels = [CancelWork(self._work.key)] if self._work and running else []
-        self._end()
+        self.done()
         return cancels
-
-    def _end(self) -> None:
-        self._work, self._job, self._again_at, self._held = None, "", None, None
-        self._progress = self._no_room = ""

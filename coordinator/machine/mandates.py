@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from coordinator.machine.answers import refuse
 from coordinator.machine.job_table import JobEvent
 from coordinator.records import JobMandated, MandateWithdrawn
 from coordinator.rounds.orders import all_tasks
@@ -14,7 +15,6 @@ from sojourn import __version__
 from sojourn.logs import About
 from sojourn.node.machine import Append, Log, Send
 from sojourn.protocol.mandates import KitDetails, Recall
-from sojourn.protocol.operator_messages import Inspect, Refused
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
@@ -64,11 +64,16 @@ class MandateRules:
         mandate = signed.read()
         if mandate is None:
             return "the mandate cannot be read: it is damaged or from a newer version"
+        last = last_serial(durable, state)
         return (
             self._unsigned(signed, mandate)
             or (f"the mandate ended {moment(mandate.ends)}: check your clock" if mandate.ends <= now else None)
             or _mismatch(state, mandate)
-            or _outdated(mandate, last_serial(durable, state))
+            or (
+                f"its serial {mandate.serial} is not higher than {last}: sign it again"
+                if mandate.serial <= last
+                else None
+            )
         )
 
     def _unsigned(self, signed: SignedMandate, mandate: Mandate) -> str | None:
@@ -96,10 +101,6 @@ def _mismatch(state: JobState, mandate: Mandate) -> str | None:
     return None
 
 
-def _outdated(mandate: Mandate, last: int) -> str | None:
-    return None if mandate.serial > last else f"its serial {mandate.serial} is not higher than {last}: sign it again"
-
-
 def last_serial(durable: CoordinatorState, state: JobState) -> int:
     """Return the highest serial of a job's mandates and withdrawals; 0 for none."""
     before = state.mandate.read() if state.mandate else None
@@ -123,9 +124,9 @@ class MandateRequests:
         """Answer with a job's kit."""
         state = self._queue.durable.jobs.get(message.job)
         if state is None:
-            return self._view(operator, message.ticket, message.job, now)
+            return self._requests.view_for(operator, message.ticket, message.job, now)
         if state.kit is None or state.normalisation is None:
-            return [Send(operator, Refused(message.ticket, f"job {state.name!r} is {state.status}: it has no kit yet"))]
+            return refuse(operator, message.ticket, f"job {state.name!r} is {state.status}: it has no kit yet")
         reported = KitDetails(
             message.ticket,
             state.name,
@@ -141,19 +142,18 @@ class MandateRequests:
         mandate, durable = message.mandate.read(), self._queue.durable
         state = durable.jobs.get(mandate.job) if mandate else None
         if mandate is None or state is None:
-            name = mandate.job if mandate else "?"
-            return self._view(operator, message.ticket, name, now)
+            return self._requests.view_for(operator, message.ticket, mandate.job if mandate else "?", now)
+        effects: list[Effect] = []
         if state.signed != message.ticket:  # otherwise a repeated request
             if why := self._rules.refusal_reason(durable, state, message.mandate, self._queue.date(now)):
-                return [Send(operator, Refused(message.ticket, why))]
+                return refuse(operator, message.ticket, why)
             effects = self._queue.signed(state, JobMandated(state.name, message.mandate, message.ticket), now)
-            return [*effects, *self._view(operator, message.ticket, state.name, now)]
-        return self._view(operator, message.ticket, state.name, now)
+        return [*effects, *self._requests.view_for(operator, message.ticket, state.name, now)]
 
     def withdraw(self, operator: Address, message: WithdrawJob, now: float) -> list[Effect]:
         """End a job, and have all sites notify their devices that its mandates are withdrawn."""
         if why := self._rules.withdrawal_refusal_reason(message.withdrawal):
-            return [Send(operator, Refused(message.ticket, why))]
+            return refuse(operator, message.ticket, why)
         it, durable = message.withdrawal.read(), self._queue.durable
         assert it is not None  # noqa: S101  # otherwise it was refused above
         effects: list[Effect] = []
@@ -169,16 +169,13 @@ class MandateRequests:
         if state is not None:
             effects += self._queue.end(state, JobEvent.STOP, f"its mandate was withdrawn by {it.operator}", now)
         effects += [Send(Address("edge", site), Recall(message.withdrawal)) for site in sorted(self._sites.reach())]
-        return [*effects, *self._view(operator, message.ticket, it.job, now)]
+        return [*effects, *self._requests.view_for(operator, message.ticket, it.job, now)]
 
     def born(self, site: str, now: float) -> list[Effect]:
         """Send all withdrawals that still matter to a site that connected."""
         date = self._queue.date(now)
         known = [(signed, signed.read()) for signed in self._queue.durable.withdrawals.values()]
         return [Send(Address("edge", site), Recall(signed)) for signed, it in known if it and it.ends > date]
-
-    def _view(self, operator: Address, ticket: str, job: str, now: float) -> list[Effect]:
-        return [Send(operator, self._requests.inspect(Inspect(ticket, job), now))]
 
 
 def compilers() -> tuple[str, ...]:

@@ -227,12 +227,10 @@ class RunMetrics:
 def distinguished(jobs: list[JobState]) -> list[JobState]:
     """Return the jobs that have their own label."""
     unfinished = [state for state in jobs if state.status not in ENDED][:MAX_RUNS]
-    over = sorted((state for state in jobs if state.status in ENDED), key=_ended, reverse=True)
+    over = sorted(
+        (state for state in jobs if state.status in ENDED), key=lambda state: state.ended or 0.0, reverse=True
+    )
     return [*unfinished, *over[: MAX_RUNS - len(unfinished)]]
-
-
-def _ended(state: JobState) -> float:
-    return state.ended or 0.0
 
 
 MAX_LINES = 20
@@ -270,6 +268,6 @@ class RolloutMetrics:
         found: Counter[str] = Counter()
         for device in line.members:
             report = self._rollouts.newest(line, device)
-            answered = report is not None and report.serial >= (back if device in line.aside else forward)
+            answered = report is not None and report.serial >= (back if device in line.set_aside else forward)
             found[report.state if report and answered else ASKED] += 1
         return found

@@ -28,7 +28,7 @@ class Complaints:
     """The complaints about a release. Fleets are large: devices are examined only if necessary.
 
     against: the devices that complain, or did, and through which site. reported: all devices that got the order.
-    silent: those of them that did not answer in time; they have no vote. find_others: the connected devices that did
+    silent: those of them that did not answer in time; they have no vote. find_others: the online devices that did
     not get the order, in the order in which they would be asked. site_of: the site through which a device would report.
     """
 

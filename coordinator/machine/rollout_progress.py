@@ -7,7 +7,7 @@ from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from coordinator.machine.paging import MAX_SINGLE_LIST_SIZE, first_page
+from coordinator.machine.answers import MAX_SINGLE_LIST_SIZE, first_page
 from coordinator.rollout_records import AHEAD
 from sojourn.node.machine import Send
 from sojourn.node.table import Table
@@ -165,7 +165,12 @@ class RolloutProgress:
 
     def fleet_changed(self, now: float) -> None:
         """Send the order at once to devices that owe an answer, and look for new ones: the fleet has changed."""
-        self.pause, self.ship_at, self.changed, self.alone = FIRST_RETRY, now, True, False
+        self.changed, self.alone = True, False
+        self.ship_now(now)
+
+    def ship_now(self, now: float) -> None:
+        """Send the order at once to devices that owe an answer."""
+        self.ship_at, self.pause = now, FIRST_RETRY
 
     def shipped(self, now: float) -> None:
         """An order was sent just now; devices that do not answer get it again, after longer and longer intervals."""
@@ -181,7 +186,7 @@ class RolloutProgress:
     def others_asked(self, now: float) -> None:
         """More devices got the order: they have as much time as the first ones."""
         self.begun, self.needs_others, self.min_timeout = now, False, MIN_TIMEOUT
-        self.ship_at, self.pause = now, FIRST_RETRY
+        self.ship_now(now)
 
     def note_health_issue(self, device: str, why: str | None) -> None:
         """Record why a member is unhealthy; None if it is healthy."""
@@ -200,7 +205,7 @@ class RolloutProgress:
 
     def unhealthy(self, line: LineState) -> bool:
         """Return whether a device is unhealthy and, with those set aside, there are more than the rules permit."""
-        unhealthy_devices = len(self.unhealthy_devices) + len(line.aside)
+        unhealthy_devices = len(self.unhealthy_devices) + len(line.set_aside)
         return bool(self.unhealthy_devices) and unhealthy_devices > line.rules.failures * len(line.members) + 1e-9
 
     def wake_at(self, line: LineState) -> float | None:
@@ -215,7 +220,7 @@ class RolloutProgress:
 def health_issue(line: LineState, device: str, report: ReleaseReport | None) -> str | None:
     """Return why a device with this report is unhealthy with the line's release, or None."""
     serial = line.forward.read.serial
-    if report is None or report.serial < serial or device in line.aside:
+    if report is None or report.serial < serial or device in line.set_aside:
         return None
     if report.serial > serial:
         return f"it already follows order {report.serial}, which is newer than {serial}"
@@ -295,7 +300,7 @@ def shipments(line: LineState, devices: Iterable[str], reach: Reach, progress: R
         site = sites[progress.repeats[device] // TRIES_PER_SITE % len(sites)]
         progress.via[device] = site
         progress.repeats[device] += _is_unanswered(line, device)
-        loads.setdefault((site, device in line.aside), []).append(device)
+        loads.setdefault((site, device in line.set_aside), []).append(device)
     effects: list[Effect] = []
     for (site, _), together in sorted(loads.items()):
         payload = line.payload_for(together[0])
@@ -331,7 +336,7 @@ def view_of(
     """Return the rollout and, if requested, its devices from one on: unhealthy ones first, as many as fit."""
     each = [_device(line, device, newest.get(device), device in present) for device in sorted(line.members)]
     forward, back, serves = line.forward.read, line.back.read, line.serves.read
-    each.sort(key=lambda view: (not (_is_unhealthy(view, line) or view.device in line.aside), view.stage))
+    each.sort(key=lambda view: (not (_is_unhealthy(view, line) or view.device in line.set_aside), view.stage))
     alone = since is not None
     detail = _detail(line, progress)[: 2000 if alone else 200]
     return LineView(
@@ -358,7 +363,7 @@ def _detail(line: LineState, progress: RolloutProgress) -> str:
         else ""
     )
     # The reason of a rollback names the devices already.
-    aside = f"set aside: {complaints(line.aside)}" if line.aside and line.payload is line.forward else ""
+    aside = f"set aside: {complaints(line.set_aside)}" if line.set_aside and line.payload is line.forward else ""
     return "; ".join(text for text in (line.detail, waits, aside) if text)
 
 
@@ -368,8 +373,8 @@ def _device(line: LineState, device: str, report: ReleaseReport | None, present:
         state = "sent" if present else "away"
         return DeviceView(device, stage, report.serial if report else 0, report.version if report else 0, state)
     detail = report.detail or (report.health and complaint(report.health, line.rules)) or ""
-    if device in line.aside and line.payload is line.forward:
-        detail = f"set aside: {line.aside[device]}"
+    if device in line.set_aside and line.payload is line.forward:
+        detail = f"set aside: {line.set_aside[device]}"
     return DeviceView(device, stage, report.serial, report.version, report.state, detail[:TEXT], report.health)
 
 

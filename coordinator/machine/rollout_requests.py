@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.machine.answers import drop_oldest, refuse
 from coordinator.machine.rollout_progress import RolloutEvent
 from coordinator.releases.orders import CheckCard, misfit, unsigned
 from coordinator.rollout_records import ReleasePayload, RolloutBegun
 from sojourn.node.machine import Append, Log, Pull, Send, StartWork
-from sojourn.protocol.operator_messages import Refused
 from sojourn.protocol.release_messages import CardDetails, InspectReleases, Releases, Rollout, Steer
 from sojourn.protocol.topics import Address
 
@@ -44,7 +44,7 @@ class _PendingRollout(msgspec.Struct):
 class RolloutRequests:
     """Answers operators' requests. Volatile: a client repeats a request that got no answer."""
 
-    def __init__(self, rollouts: Rollouts, fleet: str, key: str = "") -> None:
+    def __init__(self, rollouts: Rollouts, fleet: str, key: str) -> None:
         """`key` is the public half of the fleet's release key; without it, the coordinator verifies nothing."""
         self._rollouts, self._fleet, self._key = rollouts, fleet, key
         self._pending: dict[str, _PendingRollout] = {}
@@ -60,7 +60,7 @@ class RolloutRequests:
         """The blobs that are being fetched."""
         return {ref.digest for it in self._pending.values() for ref in (it.rollout.graph, it.rollout.card)}
 
-    def inspect(self, operator: Address, message: InspectReleases) -> list[Effect]:
+    def inspect(self, operator: Address, message: InspectReleases, _now: float) -> list[Effect]:
         """Send the view of one line, or of all. A new line has no view."""
         lines = self._durable.lines
         wanted = [lines[message.line]] if message.line in lines else [] if message.line else list(lines.values())
@@ -68,49 +68,48 @@ class RolloutRequests:
         views = tuple(self._rollouts.view(line, since) for line in wanted)
         return [Send(operator, Releases(message.ticket, views))]
 
-    def card(self, message: ReadCard) -> CardDetails | Refused:
-        """Return the card of a release that is available here."""
+    def card(self, operator: Address, message: ReadCard, _now: float) -> list[Effect]:
+        """Send the card of a release that is available here."""
         line = self._durable.lines.get(message.line)
         for payload in (line.forward, line.back) if line else ():
             if payload.card is not None and payload.read.goods and payload.read.version == message.version:
-                return CardDetails(message.ticket, payload.card, payload.read.goods.graph)
-        return Refused(message.ticket, f"the release {message.line} {message.version} is no longer available here")
+                return [Send(operator, CardDetails(message.ticket, payload.card, payload.read.goods.graph))]
+        reason = f"the release {message.line} {message.version} is no longer available here"
+        return refuse(operator, message.ticket, reason)
 
     def steer(self, operator: Address, message: Steer, now: float) -> list[Effect]:
         """Pause, resume or roll back; a repeat of a completed request is confirmed."""
         line = self._durable.lines.get(message.line)
         if line is None:
             known = ", ".join(self._durable.lines) or "none"
-            reason = f"there is no model line {message.line!r}; the lines are: {known}"
-            return [Send(operator, Refused(message.ticket, reason))]
+            return refuse(operator, message.ticket, f"there is no model line {message.line!r}; the lines are: {known}")
         done, event = message.ticket in self._steered, RolloutEvent(message.action)
         if not done and not self._rollouts.knows(line, event):
             version = line.forward.read.version
             reason = f"the rollout of {message.line} {version} is {line.status}: {_not_possible(line, message.action)}"
-            return [Send(operator, Refused(message.ticket, reason))]
+            return refuse(operator, message.ticket, reason)
         if not done and message.action == "resume" and self._key and not line.forward.order.signed_by(self._key):
             reason = f"its order is not signed with the fleet's release key: `sojourn release rollback {message.line}`"
-            return [Send(operator, Refused(message.ticket, reason))]
+            return refuse(operator, message.ticket, reason)
         effects: list[Effect] = []
         if not done and self._rollouts.changes(line, event):
             detail = "" if message.action == "resume" else f"{message.action} by {operator.name}"
             effects = self._rollouts.turn(line, event, detail, now)
         self._steered[message.ticket] = None
-        while len(self._steered) > MAX_STEERED:
-            del self._steered[next(iter(self._steered))]
+        drop_oldest(self._steered, MAX_STEERED)
         return [*effects, self._answer(operator, message.ticket, line)]
 
-    def rollout(self, operator: Address, message: Rollout) -> list[Effect]:
+    def rollout(self, operator: Address, message: Rollout, _now: float) -> list[Effect]:
         """Start a rollout, unless it is inconsistent or conflicts with another; its blobs are fetched first."""
         forward, back = message.forward.read(), message.back.read()
         if forward is None or back is None:
-            return [Send(operator, Refused(message.ticket, "the orders cannot be read"))]
+            return refuse(operator, message.ticket, "the orders cannot be read")
         name = forward.line
         known = self._durable.lines.get(name)
         if known and known.ticket == message.ticket:  # a repeated request
             return [self._answer(operator, message.ticket, known)]
         if why := self._refusal_reason(message, forward, back):
-            return [Send(operator, Refused(message.ticket, why))]
+            return refuse(operator, message.ticket, why)
         pending = self._pending.get(name)
         if pending is None or pending.rollout.ticket != message.ticket:
             pending = _PendingRollout(operator, message, {message.graph.digest, message.card.digest})
@@ -141,7 +140,7 @@ class RolloutRequests:
             return []
         del self._pending[outcome.line]
         if outcome.objection:
-            return [Send(pending.operator, Refused(outcome.ticket, outcome.objection))]
+            return refuse(pending.operator, outcome.ticket, outcome.objection)
         return self._begin(pending, outcome.line, now)
 
     def not_checked(self, event: WorkFailed) -> list[Effect] | None:
@@ -150,7 +149,7 @@ class RolloutRequests:
             if event.key == _work_key(pending.rollout.ticket):
                 del self._pending[name]
                 reason = f"the card that came with the release cannot be read: {event.detail[:500]}"
-                return [Send(pending.operator, Refused(pending.rollout.ticket, reason))]
+                return refuse(pending.operator, pending.rollout.ticket, reason)
         return None
 
     def pull_failed(self, digest: bytes) -> None:
@@ -166,7 +165,7 @@ class RolloutRequests:
             else ReleasePayload(it.back, None, None)
         )
         if why := self._refusal_reason(it, forward.read, back.read):  # another rollout may have started meanwhile
-            return [Send(pending.operator, Refused(it.ticket, why))]
+            return refuse(pending.operator, it.ticket, why)
         record = RolloutBegun(name, it.ticket, forward, back, it.stages, it.rules, it.undo)
         self._durable.apply(record)
         line = self._durable.lines[name]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from coordinator.machine.quorum import Complaints, Verdict
 from coordinator.machine.rollout_progress import (
-    FIRST_RETRY,
     MAX_CHANGES,
     MAX_NAMED,
     ROLLOUT,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 class Rollouts:
     """Runs the rollouts of all lines."""
 
-    def __init__(self, sites: Sites, durable: CoordinatorState, wall: float = 0.0) -> None:
+    def __init__(self, sites: Sites, durable: CoordinatorState, wall: float) -> None:
         """`wall` is the time in seconds since 1970 at which `now` is 0."""
         self._sites = sites
         self._wall = wall
@@ -59,7 +58,7 @@ class Rollouts:
         self.revisions: Counter[str] = Counter()
         """By line, the number of changes of its rollout or its devices since the start."""
         self._connected: set[str] = set()
-        """The devices that were connected when the fleet last changed."""
+        """The devices that were online when the fleet last changed."""
         self._reconnected: dict[str, set[str]] = {}
         """By line, the devices that reconnected since their last report: hardware may have changed, or a report been
         lost."""
@@ -142,9 +141,7 @@ class Rollouts:
             text = f"release {report.line}: {device} {report.state}: {report.detail}"
             effects.append(Log(text, "warning", About(device=device)))
         if written[device] == MAX_CHANGES:
-            text = (
-                f"release {report.line}: {device} changed its report {MAX_CHANGES} times; no more changes are recorded"
-            )
+            text = f"release {report.line}: {device} changed its report {MAX_CHANGES} times; no more are recorded"
             effects.append(Log(text, "warning", About(device=device)))
         return effects
 
@@ -207,18 +204,15 @@ class Rollouts:
         verdict = self._verdict(line, progress, set() if patient else self._without_vote(line, progress))
         if verdict.back:
             event = RolloutEvent.UNHEALTHY_UNDO if line.undo else RolloutEvent.UNHEALTHY_HALT
-            return self.turn(
-                line, event, f"stage {line.stage}: {complaints(line.aside | progress.unhealthy_devices)}", now
-            )
-        return (
-            self._ask(line, verdict.ask, f"not well: {complaints(progress.unhealthy_devices)}", now)
-            if verdict.ask
-            else []
-        )
+            why = complaints(line.set_aside | progress.unhealthy_devices)
+            return self.turn(line, event, f"stage {line.stage}: {why}", now)
+        if not verdict.ask:
+            return []
+        return self._ask(line, verdict.ask, f"unhealthy: {complaints(progress.unhealthy_devices)}", now)
 
     def _verdict(self, line: LineState, progress: RolloutProgress, silent: set[str]) -> Verdict:
         """Return the verdict if these members have no vote."""
-        against = {device: line.through.get(device, "") for device in (*progress.unhealthy_devices, *line.aside)}
+        against = {device: line.sites.get(device, "") for device in (*progress.unhealthy_devices, *line.set_aside)}
         site_of = self._site_of(line, progress)
         weighted = Complaints(against, line.members, silent - against.keys(), lambda: self._others(line), site_of)
         return weighted.verdict(line.rules.quorum)
@@ -248,14 +242,14 @@ class Rollouts:
         return [asked, *self._join(line, line.stage, some)]
 
     def _others(self, line: LineState) -> list[str]:
-        """Return the connected devices that have not got the order, in the order of their stages."""
+        """Return the online devices that have not got the order, in the order of their stages."""
         return line.ranked(self._reach() - line.members.keys())
 
     def _site_of(self, line: LineState, progress: RolloutProgress) -> Callable[[str], str | None]:
         """Return the function that finds the site through which a device reported, got the order, or would get it."""
 
         def site_of(device: str) -> str | None:
-            known = line.through.get(device) or progress.via.get(device)
+            known = line.sites.get(device) or progress.via.get(device)
             return known or next(iter(sites_of([device], self._sites.reach()).get(device, ())), None)
 
         return site_of
@@ -282,7 +276,7 @@ class Rollouts:
         effects = self._write(DevicesSetAside(line.line, alone), sync=True)
         for device in alone:
             self._note(line, device)
-        progress.ship_at, progress.pause = now, FIRST_RETRY
+        progress.ship_now(now)
         what = f"release {line.line} {line.forward.read.version}"
         return [*effects, Log(f"{what}: set aside, since all others are healthy: {complaints(alone)}", "warning")]
 
@@ -312,7 +306,7 @@ class Rollouts:
         newcomers = sorted(self._reach() - line.members.keys()) if line.payload.refs else []
         if not newcomers:
             return []
-        progress.ship_at, progress.pause = now, FIRST_RETRY
+        progress.ship_now(now)
         return self._join(line, line.stage, newcomers)
 
     def _reach(self) -> set[str]:

@@ -123,7 +123,7 @@ class Sites:
         self._homes: dict[str, str] = {}
         """The site at which each device was first seen, if it is still there."""
         self._cache: dict[object, Any] = {}
-        """Cached results about connected devices, until these change: rounds are more frequent than rosters."""
+        """Cached results about online devices, until these change: rounds are more frequent than rosters."""
         self._at: dict[str, dict[str, tuple[str, Member]]] = {}
         self._reached: dict[str, dict[object, tuple[str, ...]]] = {}
         """The same per site, its devices and their abilities: usually only one of hundreds sends a new roster."""
@@ -221,7 +221,7 @@ class Sites:
         return reached[objective, abilities]
 
     def unable(self, objective: str, abilities: frozenset[str]) -> tuple[str, ...]:
-        """Return connected devices that do not offer an objective with these abilities."""
+        """Return online devices that do not offer an objective with these abilities."""
         reach = self.reach(objective, abilities)
         return self._cached(
             ("unable", objective, abilities), lambda: tuple(sorted(self.here().keys() - set().union(*reach.values())))
@@ -280,7 +280,7 @@ class Sites:
         return [site for site in young if site not in rosters or rosters[site].epoch != self._epochs[site]]
 
     def is_settled(self, now: float) -> bool:
-        """Return whether the sites have probably reported all connected devices.
+        """Return whether the sites have probably reported all online devices.
 
         A device that several sites reach is reported by one after the other.
         """
@@ -293,11 +293,11 @@ class Sites:
             return tuple(sorted({device for each in asked for device in self.unwilling(each)}))
         return self._cached(("unwilling", asked[0]), lambda: self._unwilling(asked[0])) if asked else ()
 
-    def demanding(self) -> tuple[str, ...]:
+    def requiring_signature(self) -> tuple[str, ...]:
         """Return the devices that accept only jobs signed by an operator."""
         offers = ((name, member.offer) for name, (_, member) in self.here().items())
         return self._cached(
-            "demanding", lambda: tuple(sorted(name for name, it in offers if it and MANDATE in it.abilities))
+            "requiring signature", lambda: tuple(sorted(name for name, it in offers if it and MANDATE in it.abilities))
         )
 
     def _unwilling(self, asks: str) -> tuple[str, ...]:
@@ -305,7 +305,7 @@ class Sites:
         return tuple(sorted({m.device for m in members if m.offer is None or asks not in m.offer.shares}))
 
     def count(self) -> int:
-        """Return the number of connected devices."""
+        """Return the number of online devices."""
         return self._cached("count", lambda: len({device for devices in self.reach().values() for device in devices}))
 
     def move(

@@ -192,7 +192,8 @@ class RoundTours:
         self.progress[tour.number] = message
         if message.reported:
             self.reported[tour.number] = message.reported
-        self._renew(state, tour.number, now)
+        if tour.number in self._leases:
+            self._lease(tour.number, now, state.settings.tours.site_lease)
 
     def received_from(self, site: str, now: float) -> None:
         """Record that a site sent something: while its results are fetched, that renews their leases."""
@@ -249,10 +250,6 @@ class RoundTours:
     def live(self) -> set[bytes]:
         """The blobs that are being fetched."""
         return {ref.digest for _, it in self._fetching.values() for ref in [*it.vectors.values(), it.reports]}
-
-    def _renew(self, state: JobState, number: int, now: float) -> None:
-        if number in self._leases:
-            self._lease(number, now, state.settings.tours.site_lease)
 
     def _lease(self, number: int, now: float, term: float) -> None:
         term = max(term, SHORTEST)

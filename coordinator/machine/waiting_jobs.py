@@ -82,7 +82,7 @@ class WaitingJobs:
         return len(set().union(*self.reached(state).values())) >= state.settings.fleet.devices
 
     def unable(self, state: JobState) -> tuple[str, ...]:
-        """Return the connected devices that cannot do the job."""
+        """Return the online devices that cannot do the job."""
         return self._sites.unable(*needs(state))
 
     def add(self, state: JobState, now: float, reach: Reach | None, again: float = PLAN_AGAIN) -> None:

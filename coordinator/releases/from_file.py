@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coordinator.releases.file import ReleaseFile
     from coordinator.releases.making import Wanted
     from sojourn.data.samples import Content
+    from sojourn.model.exemplars import Exemplars
     from sojourn.protocol.spec import TableSpec
 
 EXEMPLARS = 10
@@ -44,26 +45,32 @@ def from_file(
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if samples is None and wanted.encoding == "int8":
+        raise ConfigError("int8 needs --samples: some to calibrate, others to measure the loss of quality")
     if targets is not None:
         return _regressor(path, adopt(data, str(path), "outputs"), wanted, samples, targets)
     adopted = adopt(data, str(path))
     if names is not None and (len(names) != adopted.classes or len(set(names)) != len(names)):
         raise ConfigError(f"{len(names)} class names were given, and {path} needs {adopted.classes} different ones")
-    if samples is None and wanted.encoding == "int8":
-        raise ConfigError("int8 needs --samples: some to calibrate, others to measure the loss of quality")
     numbers = tuple(str(number) for number in range(adopted.classes))
     given = _read(samples, adopted, names, numbers) if samples else None
     classes = names or (given.classes if given else numbers)
-    shown, test = (given.exemplars, given.test) if given else (None, None)
-    rows = shown.arrays()[0][:COMPARED] if shown else generated_rows(adopted.input, ROWS)
-    words = (
-        f"tested on {len(test.y):,} samples of {Path(samples.path).name}"
-        if samples and test
-        else "no samples were given"
-    )
-    about = {"model": path.name[:2000], "data": "; ".join((words, *(given.skipped if given else ())))[:2000]}
+    exemplars, test = (given.exemplars, given.test) if given else (None, None)
+    rows = exemplars.arrays()[0][:COMPARED] if exemplars else generated_rows(adopted.input, ROWS)
     table = given.table if given else None
-    return make(Material(adopted.graph, adopted.input, classes, shown, test, table=table), wanted, rows, None, about)
+    about = _about(path, samples, test, given.skipped if given else ())
+    material = Material(adopted.graph, adopted.input, classes, exemplars, test, table=table)
+    return make(material, wanted, rows, None, about)
+
+
+def _about(
+    path: Path, samples: DataSettings | None, test: Exemplars | None, skipped: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Describe the model and its samples by the names of their files."""
+    words = "no samples were given"
+    if samples and test:
+        words = f"tested on {len(test.y):,} samples of {Path(samples.path).name}"
+    return {"model": path.name[:2000], "data": "; ".join((words, *skipped))[:2000]}
 
 
 def _regressor(
@@ -71,26 +78,20 @@ def _regressor(
 ) -> ReleaseFile:
     if len(targets) != adopted.classes or len(set(targets)) != len(targets):
         raise ConfigError(f"{len(targets)} targets were given, and {path} needs {adopted.classes} different ones")
-    if samples is None and wanted.encoding == "int8":
-        raise ConfigError("int8 needs --samples: some to calibrate, others to measure the loss of quality")
-    task, shown, test = TaskSpec("regression", (len(targets),), Target((len(targets),)), Strata(1), targets), None, None
-    table = None
-    words = "no samples were given"
+    task = TaskSpec("regression", (len(targets),), Target((len(targets),)), Strata(1), targets)
+    exemplars, test, table = None, None, None
     if samples is not None:
         settings = TaskSettings(kind="regression", targets=targets)
         content = read_content(samples, "test", adopted.input, None, task_from_settings(settings))
         data, table = JobData(input=adopted.input.shape, dtype=adopted.input.dtype), _table(content)
         found = task_data(settings, data, 0, content, None)
-        shown, test = (
+        exemplars, test = (
             packed(each, found.task, data.dtype, test=False) for each in (found.exemplars, found.test) if each
         )
-        task, words = (
-            msgspec.structs.replace(found.task, loss=""),
-            f"tested on {len(test.y):,} samples of {Path(samples.path).name}",
-        )
-    rows = shown.arrays()[0][:COMPARED] if shown else generated_rows(adopted.input, ROWS)
-    about = {"model": path.name[:2000], "data": words[:2000]}
-    return make(Material(adopted.graph, adopted.input, (), shown, test, task, table), wanted, rows, None, about)
+        task = msgspec.structs.replace(found.task, loss="")
+    rows = exemplars.arrays()[0][:COMPARED] if exemplars else generated_rows(adopted.input, ROWS)
+    material = Material(adopted.graph, adopted.input, (), exemplars, test, task, table)
+    return make(material, wanted, rows, None, _about(path, samples, test))
 
 
 def _read(

@@ -149,12 +149,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Material:
-    """The contents of a release. `shown` rows may calibrate it; `test` rows measure its quality."""
+    """The contents of a release. `exemplars` may calibrate it; `test` rows measure its quality."""
 
     graph: bytes
     input: InputSpec
     classes: tuple[str, ...]
-    shown: Exemplars | None
+    exemplars: Exemplars | None
     test: Exemplars | None
     task: TaskSpec | None = None
     """The task, unless it is a plain classification."""
@@ -186,7 +186,7 @@ def from_job(
     request: MakeRelease,
     kit: Kit,
     vector: NDArray[np.float32],
-    shown: Exemplars | None,
+    exemplars: Exemplars | None,
     test: Exemplars | None,
     number: int | None = None,
 ) -> ReleaseFile:
@@ -196,13 +196,13 @@ def from_job(
 
     job = state.settings
     check_outcome(job.parts(), kit.model, named=request.round is not None)
-    reference = TorchReference(job, kit, vector, shown)
-    samples = shown or test
+    reference = TorchReference(job, kit, vector, exemplars)
+    samples = exemplars or test
     rows = samples.unpacked(samples.packed()[0][:COMPARED]) if samples else reference.generated_rows(PROBE_ROWS)
     quantile = QUANTILE if request.quantile is None else request.quantile
     wanted = Wanted(request.line, request.version, request.encoding, request.notes, request.max_loss, quantile)
     graph = bake(kit, vector, scored=kit.learns.kind == "reconstruction")
-    material = Material(graph, kit.input, kit.classes, shown, test, kit.task, kit.table)
+    material = Material(graph, kit.input, kit.classes, exemplars, test, kit.task, kit.table)
     options = f" {json.dumps(job.model.options)}" if job.model.options else ""
     source = Path(job.data.test or job.data.exemplars or "").name
     about = {
@@ -254,7 +254,7 @@ def make(
 
 def _encode(material: Material, wanted: Wanted) -> _Encoded:
     """Return the graph in the wanted encoding, with its quality on rows that did not calibrate it."""
-    plain, tested, learns = material.graph, material.test or material.shown, material.learns
+    plain, tested, learns = material.graph, material.test or material.exemplars, material.learns
     if wanted.encoding == "float32":
         metrics = material.predictor().metrics(tested, learns) if tested else {}
         return _Encoded(plain, metrics, 0.0, len(tested.y) if tested else 0)
@@ -262,8 +262,8 @@ def _encode(material: Material, wanted: Wanted) -> _Encoded:
         raise DataError("int8 needs labelled samples: some to calibrate, others to measure the loss of quality")
     from coordinator.releases.quantising import halves, quantised  # noqa: PLC0415  # takes a second to load
 
-    shown, test = (material.shown, material.test) if material.shown and material.test else halves(tested)
-    graph = quantised(plain, shown.arrays()[0])
+    exemplars, test = (material.exemplars, material.test) if material.exemplars and material.test else halves(tested)
+    graph = quantised(plain, exemplars.arrays()[0])
     before, after = (material.predictor(each).metrics(test, learns) for each in (plain, graph))
     name = MAIN[learns.kind]
     # Accuracy is compared in percentage points; all other metrics relatively.
@@ -283,7 +283,7 @@ def _rule(material: Material, graph: bytes, quantile: float, rows: NDArray[np.ge
     """Return the score threshold of anomalies for devices that have no samples to compute their own."""
     if material.learns.kind != "reconstruction":
         return None
-    samples = material.shown or material.test
+    samples = material.exemplars or material.test
     if samples is not None:
         faulty = samples.faulty_mask()
         rows = samples.arrays()[0] if faulty is None else samples.arrays()[0][~faulty]
@@ -312,8 +312,8 @@ def _little_endian(values: NDArray[np.float32]) -> bytes:
 
 def _samples(material: Material, source: str) -> str:
     """Describe the samples by their file name, without its folder."""
-    test, shown = material.test, material.shown
-    if test is None and shown is None:
+    test, exemplars = material.test, material.exemplars
+    if test is None and exemplars is None:
         return "no samples were given"
     tested = f"tested on {len(test.y):,} samples of {source}" if test else f"tested on exemplars of {source}"
-    return f"{tested}; {len(shown.y):,} other exemplars" if test and shown else tested
+    return f"{tested}; {len(exemplars.y):,} other exemplars" if test and exemplars else tested

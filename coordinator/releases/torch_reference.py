@@ -31,9 +31,9 @@ BATCH = 256
 class TorchReference:
     """A job's model in torch, in eval mode, with the weights of a vector."""
 
-    def __init__(self, job: JobSettings, kit: Kit, vector: NDArray[np.float32], shown: Exemplars | None) -> None:
+    def __init__(self, job: JobSettings, kit: Kit, vector: NDArray[np.float32], exemplars: Exemplars | None) -> None:
         self._job, self._kit = job, kit
-        self._mean, self._std, self._learning = _as_compiled(job, kit, shown)
+        self._mean, self._std, self._learning = _as_compiled(job, kit, exemplars)
         output = kit.learns.output if kit.task else output_of(job, len(kit.classes))
         model = random_model(job, kit.input, output)
         self._module = normalised(model, kit.input, self._mean, self._std).eval()
@@ -63,16 +63,17 @@ class TorchReference:
         return learning.predictions(passed.outputs), learning.losses(passed, x, x, reference_models)
 
 
-def _as_compiled(job: JobSettings, kit: Kit, shown: Exemplars | None) -> tuple[Numbers, Numbers, Learning]:
+def _as_compiled(job: JobSettings, kit: Kit, exemplars: Exemplars | None) -> tuple[Numbers, Numbers, Learning]:
     """Return the normalisation of samples, and the loss, as they were when the job was compiled.
 
     Both are computed from the stored exemplars, because the original files may be gone.
     """
     data = job.data
     if kit.task:
-        exemplars = unpacked(shown, kit.task) if shown else None
-        mean, std, scaling = scales_in(kit.task, data, exemplars, kit.input)
+        samples = unpacked(exemplars, kit.task) if exemplars else None
+        mean, std, scaling = scales_in(kit.task, data, samples, kit.input)
         return mean, std, learning_in(job, kit.task, scaling)
-    given = bool(data.mean or data.std)
-    mean, std = (data.mean, data.std) if given else normalisation(shown.packed()[0] if shown else None, kit.input)
+    mean, std = data.mean, data.std
+    if not (mean or std):
+        mean, std = normalisation(exemplars.packed()[0] if exemplars else None, kit.input)
     return mean, std, classifying(len(kit.classes), unknown=kit.outliers is not None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, get_args
 
+from coordinator.jobs.goal import metric_of
 from coordinator.strategies import STRATEGIES
 from coordinator.strategies.strategy import FORMS
 from sojourn.protocol.metric_names import (
@@ -31,8 +32,6 @@ from sojourn.text import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    import msgspec
 
     from coordinator.results.folder import Rows
     from sojourn.protocol.wire import JobView
@@ -142,7 +141,7 @@ def metric_in(row: Mapping[str, str] | RoundReport, name: str) -> float:
     """Return a metric of a round, from a table or a report; NaN if it was not measured."""
     if not isinstance(row, RoundReport):
         return float(row.get(name) or nan)
-    return float(getattr(row, name)) if name in PLAIN else float(row.metrics.get(name, nan))
+    return metric_of(row, name)
 
 
 def task_of(view: JobView) -> TaskMetrics:
@@ -165,12 +164,12 @@ def metric_of_view(view: JobView) -> str:
 def task_in(config: Mapping[str, Any]) -> TaskMetrics:
     """Return the metrics of the task in a job file."""
     kind_name = name_in(config, "task", "kind")
-    objective = _objective_in(config)
+    objective, finisher = _part_in(config, "objective"), _part_in(config, "finisher")
     return TaskMetrics(
         next((kind for kind in KINDS if kind == kind_name), "classification"),
         own=getattr(objective, "outcome", "") == "own models",
         shared=getattr(objective, "shared", ""),
-        finished=_is_finished(config),
+        finished=finisher is not None and shows_members(finisher),
     )
 
 
@@ -181,23 +180,13 @@ def name_in(config: Mapping[str, Any], part: str, key: str = "name") -> str | No
     return name if isinstance(name, str) else None
 
 
-def _objective_in(config: Mapping[str, Any]) -> type[msgspec.Struct] | None:
-    """Return the class of the objective that a job file or its strategy names; None for a custom one."""
-    name = name_in(config, "objective")
+def _part_in(config: Mapping[str, Any], kind: str) -> Any:
+    """Return the part that a job file or its strategy names, or its class; None for a custom one."""
+    name = name_in(config, kind)
     strategy = STRATEGIES.get(str(config.get("strategy", "")))
     if name is None and strategy:
-        return type(strategy.strategy.objective)
-    return FORMS["objective"].get(str(name))
-
-
-def _is_finished(config: Mapping[str, Any]) -> bool:
-    """Whether a job file's strategy has a finisher with metrics in the tables."""
-    name = name_in(config, "finisher")
-    strategy = STRATEGIES.get(str(config.get("strategy", "")))
-    known = FORMS["finisher"].get(str(name))
-    if name is None and strategy:
-        return shows_members(strategy.strategy.finisher)
-    return known is not None and shows_members(known)
+        return getattr(strategy.strategy, kind)
+    return FORMS[kind].get(str(name))
 
 
 def shows_members(finisher: Any) -> bool:

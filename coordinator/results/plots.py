@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,7 @@ def time_unit(seconds: float) -> tuple[float, str]:
 
 def _curve(rows: Rows, per: float, name: str) -> tuple[list[float], list[float], list[float], list[float]]:
     """Return a metric (shares in percent), and its positions by round, time and bytes."""
-    megabytes = _added([float(row["bytes"]) / 1e6 for row in rows])
+    megabytes = list(accumulate(float(row["bytes"]) / 1e6 for row in rows))
     clock = [float(row["clock"]) / per for row in rows]
     times = 100 if name in SHARES else 1
     return [times * each for each in of_rows(rows, name)], [float(row["round"]) for row in rows], clock, megabytes
@@ -240,11 +241,3 @@ def _save(chart: Any, path: Path) -> None:
 
 def _colours(count: int) -> list[str]:
     return [COLOURS[number % len(COLOURS)] for number in range(count)]
-
-
-def _added(numbers: Sequence[float]) -> list[float]:
-    total, sums = 0.0, []
-    for number in numbers:
-        total += number
-        sums.append(total)
-    return sums

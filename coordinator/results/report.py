@@ -222,7 +222,7 @@ def summary_html(results: ResultFolder) -> Markup:
         "rounds": rows[-1]["round"],
         "on the fleet's clock": clock_of(float(rows[-1]["clock"])),
         "over MQTT": f"{sum(float(row['bytes']) for row in rows) / 1e6:,.1f} MB",
-        "visits of rounds lost": f"{lost:,} of {done + lost:,}",
+        "visits lost in rounds": f"{lost:,} of {done + lost:,}",
     }
     if found := flagged(visits):
         tiles["visits that the gate would have refused"] = f"{sum(it.visits for it in found):,} of {len(visits):,}"

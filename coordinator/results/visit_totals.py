@@ -139,11 +139,14 @@ def _by_reason(visits: Iterable[tuple[Mapping[str, str], str, str]]) -> list[Los
 
 def describe_losses(visits: Rows) -> str:
     """Describe how many visits were lost and how many the gate would have refused, and why; empty if none."""
-    flags = flagged(visits)
-    count = sum(loss.visits for loss in flags)
-    parts = [f"{lost_of(visits)}: {_reasons(found)}." for found in [losses(visits)] if found]
-    parts += [f"The gate would have refused {count:,} of {len(visits):,} visits: {_reasons(flags)}."] if flags else []
+    lost, flags = losses(visits), flagged(visits)
+    parts = [f"{_counted(lost, visits)} visits were lost: {_reasons(lost)}."] if lost else []
+    parts += [f"The gate would have refused {_counted(flags, visits)} visits: {_reasons(flags)}."] if flags else []
     return " ".join(parts)
+
+
+def _counted(found: Sequence[Loss], visits: Rows) -> str:
+    return f"{sum(loss.visits for loss in found):,} of {len(visits):,}"
 
 
 def _reasons(found: Sequence[Loss]) -> str:
@@ -151,12 +154,6 @@ def _reasons(found: Sequence[Loss]) -> str:
     if rest := sum(loss.visits for loss in found[MAX_REASONS:]):
         reasons.append(f"{rest} for other reasons")
     return "; ".join(reasons)
-
-
-def lost_of(visits: Rows) -> str:
-    """Describe how many visits were lost, of how many."""
-    lost = sum(row["status"] != "done" for row in visits)
-    return f"{lost:,} of {len(visits):,} visits were lost"
 
 
 def names(devices: Sequence[str]) -> str:

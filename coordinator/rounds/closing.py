@@ -258,7 +258,8 @@ class _Closing:
 
     def _counts(self, tour: TourPlan) -> bool:
         """Return whether a tour brought back a model that is not refused."""
-        return _has_model(self._state, tour) and tour.number not in self._refused
+        arrived = self._state.arrived.get(tour.number)
+        return arrived is not None and "model" in arrived.vectors and tour.number not in self._refused
 
     def _relayed_result(self, home: Sequence[TourPlan]) -> TourResult:
         """Return the one model of all legs, with the samples that they saw and the sums of what they returned."""
@@ -356,11 +357,6 @@ class _Closing:
 def data_note(visit: VisitReport) -> str:
     """Return the note on a device's data if that is all it reports, cut to a label's length; otherwise empty."""
     return visit.reason[:LABEL] if visit.reason.startswith(DATA_NOTE) else ""
-
-
-def _has_model(state: JobState, tour: TourPlan) -> bool:
-    arrived = state.arrived.get(tour.number)
-    return arrived is not None and "model" in arrived.vectors
 
 
 def lost_memory(state: JobState, done: Iterable[VisitReport]) -> list[Failure]:

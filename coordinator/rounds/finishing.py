@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.finishers.finishing import finish
-from coordinator.finishers.task import FinishTask, MemberModel
+from coordinator.finishers.task import FLOAT32, FinishTask, MemberModel
 from coordinator.job_state import JobState
 from coordinator.rounds.results import reported_refs, tour_model
 from sojourn.errors import JobError
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 FINISHER, VOTER = "finisher-", "voter-"
 """Prefixes of the job's vectors that belong to its finisher, and of the models that vote."""
 MAX_VOTERS = 1000
-FLOAT32 = 4
 
 
 class MemberRef(msgspec.Struct, frozen=True):
@@ -63,14 +62,10 @@ class RoundFinished(msgspec.Struct, frozen=True, tag="round-finished"):
     notes: tuple[str, ...] = ()
 
 
-def is_finishers(name: str, finisher: Finisher) -> bool:
-    """Return whether one of the job's vectors belongs to its finisher: then its length is not the model's."""
-    return name in finisher.sends or name.startswith((FINISHER, VOTER))
-
-
 def own_vectors(state: JobState) -> dict[str, Ref]:
-    """Return those of a job's vectors that belong to its finisher."""
-    return {name: ref for name, ref in state.vectors.items() if is_finishers(name, state.strategy.finisher)}
+    """Return those of a job's vectors that belong to its finisher; their lengths are not the model's."""
+    sends = state.strategy.finisher.sends
+    return {name: ref for name, ref in state.vectors.items() if name in sends or name.startswith((FINISHER, VOTER))}
 
 
 def member_of(  # all that is known of it
@@ -94,7 +89,7 @@ def finish_round(
     if state.kit is None or isinstance(finisher, NoFinisher):
         raise JobError(f"job {state.name!r} has nothing to finish a round with")
     kit = unpack_blob(blobs.read(state.kit.digest), Kit)
-    held = own_vectors(state)
+    kept = {name: ref for name, ref in own_vectors(state).items() if not name.startswith(VOTER)}
     task = FinishTask(
         [_member(each, state, kit, blobs) for each in work.members],
         vectors.load(blobs, work.mean, kit.model),
@@ -102,13 +97,12 @@ def finish_round(
         state.settings,
         derive(state.settings.seed, "finish", state.round),
         state.round,
-        {_plain(name): load_flat(blobs, ref) for name, ref in held.items() if not name.startswith(VOTER)},
+        {name.removeprefix(FINISHER): load_flat(blobs, ref) for name, ref in kept.items()},
         unpack_blob(blobs.read(state.exemplars.digest), Exemplars) if state.exemplars else None,
         state.normalisation,
         notify,
     )
     done = finish(finisher, task)
-    kept = {name: ref for name, ref in held.items() if not name.startswith(VOTER)}
     kept |= save_state(done.state, finisher, blobs)
     if done.voters:
         kept |= {f"{VOTER}{number}": each.model for number, each in enumerate(work.members[:MAX_VOTERS])}
@@ -142,10 +136,6 @@ def _member(each: MemberRef, state: JobState, kit: Kit, blobs: BlobStore) -> Mem
         for name, ref in each.reported.items()
     }
     return MemberModel(each.name, each.samples, partial(vectors.load, blobs, each.model, kit.model), reported)
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix(FINISHER)
 
 
 class Finish:

@@ -1,4 +1,4 @@
-"""Plan a round: select connected devices, use their estimates, and arrange tours. Works on names, without network."""
+"""Plan a round: select online devices, use their estimates, and arrange tours. Works on names, without network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from coordinator.job_state import JobState
 from coordinator.records import INITIAL, RoundPlanned, TourPlan
 from coordinator.rounds.estimation import DeviceTable, known, unknown
 from coordinator.rounds.merging import RELAY, departs_from
-from coordinator.rounds.round_messages import MAX_DEVICE_NAMES_LENGTH, away, left_out, names, skipped_devices, too_few
+from coordinator.rounds.round_messages import (
+    MAX_DEVICE_NAMES_LENGTH,
+    left_out,
+    names,
+    offline_since,
+    skipped_devices,
+    too_few,
+)
 from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, sets_asked_for
 from hierarchy.arranging.arrangement import (
     MAX_HOPS,
@@ -55,9 +62,9 @@ class PlanRound(msgspec.Struct, frozen=True):
     """Online devices that do not offer the job's objective, or something else that it requires."""
     again: bool = False
     """Whether devices that gave no answer to an estimation are asked again."""
-    gone: dict[str, float] = {}
-    """Devices that were online before, and when they disconnected, in seconds since 1970."""
-    demanding: tuple[str, ...] = ()
+    offline: dict[str, float] = {}
+    """Devices that were online before, and since when they are offline, in seconds since 1970."""
+    requiring_signature: tuple[str, ...] = ()
     """Devices that accept only signed jobs, if the job is not signed."""
 
 
@@ -92,7 +99,7 @@ def plan_round(work: PlanRound, blobs: BlobStore, device_table: DeviceTable | No
     candidates = _candidates(state, strategy, estimated, connected, device_table, blobs)
     plan = _training(state, job, strategy, candidates, rearrange=rearrange)
     if isinstance(plan, NotYet):
-        return NotYet(f"{plan.reason}{away(work)}")
+        return NotYet(f"{plan.reason}{offline_since(work)}")
     # Skip devices that connected after the sets were made, and those without an estimate.
     late = sorted(willing.difference(*(each.devices for each in state.arranged))) if not rearrange else []
     unestimated = sorted(willing.difference(estimated, late)) if len(estimated) < len(here) else []

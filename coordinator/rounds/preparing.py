@@ -179,7 +179,7 @@ def prepare(
         kit.learns.strata.count,
         within_room(notices, work.name),
         asked_by(kit),
-        _normalisation(data),
+        Normalisation(data.mean, data.std, *(data.scaling or ())),
         training_size(kit),
     )
 
@@ -285,15 +285,9 @@ def _compiled(
     return kit, compiled.initial
 
 
-def _normalisation(data: PublicData) -> Normalisation:
-    """Return the constants of a kit that come from the job's data."""
-    return Normalisation(data.mean, data.std, *(data.scaling or ()))
-
-
 def compiled_here(job: JobSettings, data: PublicData, notify: Callable[[str], None]) -> Kit:
     """Compile a job in this process, without the cache."""
-    kit, _ = _compiled(job, data, notify)
-    return kit
+    return _compiled(job, data, notify)[0]
 
 
 def _task(kit: Kit, data: PublicData) -> TaskSpec | None:

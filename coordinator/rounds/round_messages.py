@@ -93,11 +93,11 @@ def too_few(work: PlanRound, here: Sequence[str]) -> str | None:
     """Return why the online devices are not enough for the job to begin or continue, or None."""
     wanted, count = work.state.settings.fleet.devices, len(here)
     if work.state.begun:
-        return None if here else f"no online device can do the job{_idle(work)}{away(work)}"
+        return None if here else f"no online device can do the job{_idle(work)}{offline_since(work)}"
     if count >= wanted:
         return None
     name = f" ({names(here, MAX_DEVICE_NAMES_LENGTH)})" if here else ""
-    needed = f"{wanted} devices are needed to begin; {counted(here)} online{name}{_idle(work)}{away(work)}"
+    needed = f"{wanted} devices are needed to begin; {counted(here)} online{name}{_idle(work)}{offline_since(work)}"
     if not here:
         return needed
     command = f"sojourn job continue {work.state.name} --devices {count}"
@@ -112,10 +112,10 @@ def _idle(work: PlanRound) -> str:
 def skipped_devices(work: PlanRound, unestimated: Sequence[str]) -> list[str]:
     """List online devices that do not take part, and why; `unestimated` are those that could not be estimated."""
     settings, strategy, lines = work.state.settings, work.state.strategy, []
-    if work.demanding:
+    if work.requiring_signature:
         reason = f"they require a signed job: sojourn job sign {work.state.name}"
-        lines.append(left_out(reason, work.demanding))
-    if unable := [device for device in work.unable if device not in {*work.demanding}]:
+        lines.append(left_out(reason, work.requiring_signature))
+    if unable := [device for device in work.unable if device not in {*work.requiring_signature}]:
         asks, outcome = (*work.state.asks, *asked_for(strategy.objective)), strategy.objective.outcome
         words = ", ".join(sorted(asked(settings.encoding, strategy.training, strategy.estimator, asks, outcome)))
         update = f"update their agents{' and edge servers' if asks or outcome != 'one model' else ''}"
@@ -135,14 +135,14 @@ def left_out(reason: str, devices: Sequence[str]) -> str:
     return f"skipped, {reason}: {names(devices, MAX_DEVICE_NAMES_LENGTH)}"
 
 
-def away(work: PlanRound) -> str:
+def offline_since(work: PlanRound) -> str:
     """List the devices that were online before, and since when they are offline."""
-    of_job = {device: at for device, at in work.gone.items() if device in work.state.fleet}
-    gone = of_job if work.state.begun else work.gone
-    newest = sorted(gone, key=lambda device: (-gone[device], device))
+    of_job = {device: at for device, at in work.offline.items() if device in work.state.fleet}
+    devices = of_job if work.state.begun else work.offline
+    newest = sorted(devices, key=lambda device: (-devices[device], device))
     if not newest:
         return ""
-    reported = ", ".join(f"{device} (since {moment(gone[device])})" for device in newest[:MAX_NAMED])
+    reported = ", ".join(f"{device} (since {moment(devices[device])})" for device in newest[:MAX_NAMED])
     more = f" and {len(newest) - MAX_NAMED} more: sojourn fleet status" if len(newest) > MAX_NAMED else ""
     return f"; offline: {reported}{more}"
 

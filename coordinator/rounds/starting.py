@@ -39,8 +39,7 @@ def start_of(job: JobSettings, durable: CoordinatorState) -> StartModel | None:
         return None
     earlier = durable.jobs.get(start.job)
     if earlier is None:
-        known = ", ".join(durable.jobs) or "none"
-        raise JobError(f"model.start: there is no job {start.job!r}; the jobs are: {known}")
+        raise JobError(f"model.start: {durable.no_such_job(start.job)}")
     if earlier.kit is None:
         raise JobError(f"model.start: job {start.job!r} is {earlier.status} and has no model")
     if not earlier.history:

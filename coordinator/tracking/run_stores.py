@@ -97,20 +97,16 @@ class MlflowRuns:
 
     def begin(self, run: RunBegun) -> None:
         """Find or create the run, and write what is not written yet."""
-        client = self._connected()
-        found = client.search_runs([self._experiment()], f"tags.`{ID}` = '{run.id}'", max_results=1)
-        it = found[0] if found else self._create(run)
+        client, experiment = self._connected(), self._experiment()
+        found = client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'", max_results=1)
+        start = {"start_time": int(run.at * 1000), "run_name": run.name, "tags": {ID: run.id}}
+        it = found[0] if found else client.create_run(experiment, **start)
         number = it.info.run_id
         self._describe(number, run, it.data.params)
         if it.info.status != "RUNNING":
             client.update_run(number, status="RUNNING")
         steps = [metric.step for metric in client.get_metric_history(number, ALWAYS)] if found else []
         self._runs[run.id] = number, max(steps, default=0)
-
-    def _create(self, run: RunBegun) -> Any:
-        return self._connected().create_run(
-            self._experiment(), start_time=int(run.at * 1000), run_name=run.name, tags={ID: run.id}
-        )
 
     def _describe(self, number: str, run: RunBegun, reported: dict[str, str]) -> None:
         """Write tags and new parameters; tags may change, a written parameter cannot."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.console.job_progress import describe_time_left
-from coordinator.console.job_status import metric_names_text
+from coordinator.console.job_status import main_metric_text
 from coordinator.records import ENDED
 from fleet_web.drawing.markup import name_of, table
 from sojourn.markup import Markup, tag
@@ -39,7 +39,7 @@ def _row(view: JobView, link: Callable[[str], str]) -> tuple[str, ...]:
         name,
         tag("span", view.status, class_=tone(view.status)),
         f"{view.round} of {view.rounds}",
-        metric_names_text(view) if view.round else "-",
+        main_metric_text(view) if view.round else "-",
         "-" if took is None else clock_of(took),
         _left(view, took),
         clean(view.strategy, 60),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.console.fleet_tables import age
-from coordinator.console.fleet_tables import moment as date
+from coordinator.console.dates import age
+from coordinator.console.dates import moment as date
 from sojourn.markup import Markup, tag
 from sojourn.text import clean, clock_of
 

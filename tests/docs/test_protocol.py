@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from coordinator import fleet_records
-from coordinator.machine import job_requests, paging, rollout_progress
+from coordinator.machine import answers, job_requests, rollout_progress
 from coordinator.rounds import round_messages
 from docs import make_vectors
 from docs.vectors.cast import DEVICE, EDGE
@@ -526,12 +526,12 @@ def test_documented_constants_match_the_code():
         f"of more than 2^32 ({exchange.MAX_BLOB_BYTES:,})": exchange.MAX_BLOB_BYTES == 2**32,
         f"every {node.SECONDS_PER_SWEEP:.0f} s or later": True,
         "three attempts at this hop": MAX_STALE == 3,
-        f"at most {job_requests.MAX_TOURS} and at most {paging.MAX_LIST_SIZE:,} bytes": (
+        f"at most {job_requests.MAX_TOURS} and at most {answers.MAX_LIST_SIZE:,} bytes": (
             job_requests.MAX_TOURS == job_requests.MAX_ROUNDS
         ),
         f"(the newest {job_requests.MAX_JOBS})": True,
-        f"at most {paging.MAX_LIST_SIZE:,} bytes of them, but at least one": True,
-        f"at most {paging.MAX_SINGLE_LIST_SIZE:,} bytes of them, but at least one": True,
+        f"at most {answers.MAX_LIST_SIZE:,} bytes of them, but at least one": True,
+        f"at most {answers.MAX_SINGLE_LIST_SIZE:,} bytes of them, but at least one": True,
         f"array of name, 1 to {rollout_progress.MAX_DEVICES_PER_MESSAGE}": True,
         f"it has {machine.MAX_LINES} lines already": True,
         f"the {len(signing.CONTEXT)} bytes `{signing.CONTEXT.decode()}`": True,

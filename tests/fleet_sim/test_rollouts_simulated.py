@@ -94,7 +94,7 @@ def test_single_complaining_device_is_rolled_back_alone(kind, stage) -> None:
     fleet.bad[2] = (kind, (victim,))
     fleet.settle()
     assert fleet.line.status == "done"
-    assert list(fleet.line.aside) == [victim]
+    assert list(fleet.line.set_aside) == [victim]
     assert currents(fleet) == all_at(2) | {victim: 1}
     fleet.check()
     fleet.rollout(3)  # the next release finds it in the same state as all others
@@ -141,7 +141,7 @@ def test_lying_site_does_not_block_the_release_elsewhere() -> None:
     assert fleet.line.status == "done", fleet.line.detail
     wait(fleet, 60)
     assert currents(fleet) == dict.fromkeys(SITES["site-a"], 2) | dict.fromkeys(SITES["site-b"], 1)
-    assert set(fleet.line.aside) == set(SITES["site-b"])
+    assert set(fleet.line.set_aside) == set(SITES["site-b"])
     assert "invented" not in fleet.line.reports
 
 

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from coordinator.admin.fleet_commands import app as fleet_app
 from coordinator.console import job_commands, options
-from coordinator.console.fleet_tables import CSV_COLUMNS, age
+from coordinator.console.dates import age
+from coordinator.console.fleet_tables import CSV_COLUMNS
 from coordinator.console.strategy_commands import app as strategy_app
 from sojourn.errors import ConfigError, JobError, MachineError
 from tests.coordinator.console.test_operator import FakeLink, operator
@@ -174,7 +175,7 @@ def test_job_lists_every_failure_with_its_rounds(connect) -> None:
     state.fleet, state.taken, state.counted_rounds = dict.fromkeys("abd"), {"a": 4, "b": 1}, 4
     connect(lambda question: sends(bench.cloud.handle(_received(question), 100.0)))
     reported = run(job_commands.app, "status", "job")
-    assert f"b: declined, {LONG} (round 1-3, 5)" in words(reported)
+    assert f"b: declined, {LONG} (round 1 to 3, 5)" in words(reported)
     assert "c: not estimated: declined, hot" in reported
     assert "selected in every round so far: a" in reported
     assert "online, but not selected in any round so far: d" in reported

@@ -12,7 +12,7 @@ import pytest
 from coordinator.console import coordinator_client, job_progress
 from coordinator.console.job_progress import progress_of
 from coordinator.console.operator import Operator
-from coordinator.console.options import CONNECTION, repeated
+from coordinator.console.options import CONNECTION, connection_flags
 from sojourn.errors import JobError, LinkError
 from sojourn.links.settings import BrokerSettings
 from sojourn.node.exchange import Exchange
@@ -176,9 +176,9 @@ def test_next_command_repeats_given_options(monkeypatch) -> None:
     monkeypatch.setenv("SOJOURN_FLEET", "home")
     monkeypatch.delenv("SOJOURN_BROKER", raising=False)
     given = {each.name: each.default for each in CONNECTION} | {"fleet": "home"}
-    assert repeated(given) == ""
+    assert connection_flags(given) == ""
     given |= {"broker": "there:8883", "ca_file": "my ca.pem", "fleet": "sojourn"}
-    assert repeated(given) == " --broker there:8883 --fleet sojourn --ca-file 'my ca.pem'"
+    assert connection_flags(given) == " --broker there:8883 --fleet sojourn --ca-file 'my ca.pem'"
     client = operator(FakeLink(lambda _: []))
-    client.flags = repeated(given)
+    client.flags = connection_flags(given)
     assert client.command("job watch first").startswith("sojourn job watch first --broker there:8883")

@@ -44,7 +44,7 @@ def test_regression_targets_have_scale_and_strata(tmp_path: Path) -> None:
     assert found.classes == ()
     assert found.exemplars
     assert found.test
-    assert found.strata == 4
+    assert found.task.strata.count == 4
     assert len(found.exemplars.y) == 12
     assert len(found.test.y) == 28
     assert {*found.exemplars.y} == {0, 1, 2, 3}
@@ -80,7 +80,7 @@ def test_labels_and_tokens_have_a_blind_loss(tmp_path: Path) -> None:
     flags = (np.arange(120).reshape(40, 3) % 2).astype(np.int64)
     found = read(saved(tmp_path, X, flags), task__kind="multilabel", data__classes=["a", "b", "c"])
     assert found.task
-    assert (found.classes, found.strata, found.task.blind) == (("a", "b", "c"), 3, log(2))
+    assert (found.classes, found.task.strata.count, found.task.blind) == (("a", "b", "c"), 3, log(2))
     ring = np.arange(400) % 7
     found = read(saved(tmp_path, ring), task__kind="tokens", data__input=[5], data__dtype="int64", task__strata=2)
     assert found.task
@@ -147,4 +147,4 @@ def test_job_file_mistakes_are_named(tmp_path: Path, changes: dict[str, Any], re
 def test_job_without_files_describes_its_task(tmp_path: Path) -> None:
     found = read(None, data__input=[4], task__targets=["load"])
     assert found.task
-    assert (found.output, found.scaling, found.exemplars, found.strata) == ((1,), None, None, 1)
+    assert (found.output, found.scaling, found.exemplars, found.task.strata.count) == ((1,), None, None, 1)

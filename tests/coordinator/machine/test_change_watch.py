@@ -27,7 +27,7 @@ def ask(bench: FleetBench, since: int = 0, now: float = 1.0, ticket: str = "t") 
 
 def devices(bench: FleetBench, since: int) -> list[Any]:
     question = InspectFleet("t", "devices", since=since)
-    answer: Any = bench.cloud._fleet_requests.inspect(bench.cloud.state, question, 3.0)
+    answer: Any = bench.cloud._fleet_requests.page(question, 3.0)
     return list(answer.devices)
 
 
@@ -99,7 +99,7 @@ def test_restart_renews_marks_and_sends_all_devices() -> None:
     (answer,) = reported(again._changes.wait(OPERATOR, AwaitChange("t", old), 1.0))
     assert answer.mark > old
     question = InspectFleet("t", "devices", since=old)
-    found: Any = again._fleet_requests.inspect(again.state, question, 1.0)
+    found: Any = again._fleet_requests.page(question, 1.0)
     assert [it.device for it in found.devices] == ["a", "b"]
 
 

@@ -87,7 +87,7 @@ def test_long_lists_are_paged_to_fit_packets_without_gaps() -> None:
 
 def inspected(bench: FleetBench, question: InspectFleet) -> Any:
     """Return the answer after the test changed the state directly."""
-    return bench.cloud._fleet_requests.inspect(bench.cloud.state, question, 3.0)
+    return bench.cloud._fleet_requests.page(question, 3.0)
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1e9", "٣", "9" * 200, "0"])

@@ -235,7 +235,7 @@ def test_mandate_only_device_is_skipped_and_reported() -> None:
     bench.notify(Pulled(members.digest))
     there = (Member("a", BOOT, OFFER), Member("b", BOOT, offer))
     bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, there))
-    assert bench.cloud.sites.demanding() == ("b",)
+    assert bench.cloud.sites.requiring_signature() == ("b",)
     bench.receive(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()

@@ -29,7 +29,7 @@ from tests.sojourn.store.replays import replayed, sends, without_steps
 class MeasuredBench(Bench):
     """A coordinator whose rounds close on request, and are measured when the test requests it."""
 
-    def __init__(self, keep: KeepSettings | None = None, **changes) -> None:
+    def __init__(self, keep: KeepSettings = KeepSettings(), **changes) -> None:  # noqa: B008  # frozen
         super().__init__()
         self.cloud = Coordinator("c", keep=keep)
         self.running(**{"rounds": 3} | changes)

@@ -185,7 +185,7 @@ def test_device_set_aside_counts_when_another_complains() -> None:
     it.report(later, 1, health=UNHEALTHY)
     assert it.line().status == "rolling-back"
     it.restart()
-    assert set(it.line().aside) == {lone}
+    assert set(it.line().set_aside) == {lone}
 
 
 def test_complaints_of_one_site_are_not_enough_among_several() -> None:
@@ -193,7 +193,7 @@ def test_complaints_of_one_site_are_not_enough_among_several() -> None:
     for device in TEN:
         it.report(device, 1, health=UNHEALTHY if it.home(device) == "s0" else None)
     it.wait(RULES.soak)
-    assert (it.line().status, set(it.line().aside)) == ("done", set(TEN[::2]))
+    assert (it.line().status, set(it.line().set_aside)) == ("done", set(TEN[::2]))
 
 
 def test_two_complaints_are_enough_in_a_one_site_fleet() -> None:
@@ -239,7 +239,7 @@ def test_offline_devices_do_not_vouch_for_a_release() -> None:
     for device in TEN[::2]:
         it.report(device, 1, health=UNHEALTHY)
     it.wait(RULES.soak + 1)
-    assert (it.line().status, it.line().aside) == ("running", {})
+    assert (it.line().status, it.line().set_aside) == ("running", {})
     assert reported(rejoin(it, Epoch(2, b"12345678"))) >= set(TEN[1::2])
     it.wait(1)
     assert it.line().status == "running"

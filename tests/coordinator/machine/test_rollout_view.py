@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.machine.paging import MAX_LIST_SIZE, first_page
+from coordinator.machine.answers import MAX_LIST_SIZE, first_page
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.protocol.envelope import Packet, pack
 from sojourn.protocol.release import Health, HealthRules, Pace

@@ -206,7 +206,7 @@ def test_always_and_never_selected_devices_are_named() -> None:
     state = bench.cloud.state.jobs["job"]
     assert (state.always, state.never) == ([], [])
     state.taken, state.counted_rounds = {"a": 3, "b": 1}, 3
-    answer = bench.cloud._requests.inspect(Inspect("t", "job"), 0.0)
+    (answer,) = sends(bench.cloud._requests.inspect(OPERATOR, Inspect("t", "job"), 0.0))
     assert isinstance(answer, Jobs)
     assert (answer.jobs[0].always, answer.jobs[0].never) == (("a",), ("c",))
 

@@ -37,12 +37,12 @@ class Trained:
     blobs: MemoryBlobs
     kit: Kit
     vector: np.ndarray
-    shown: Exemplars
+    exemplars: Exemplars
     test: Exemplars
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        return self.kit, self.vector, self.shown, self.test
+        return self.kit, self.vector, self.exemplars, self.test
 
 
 def text(model: str = "mlp", options: dict[str, Any] | None = None, **data: Any) -> str:
@@ -70,8 +70,8 @@ def compiled(job: str, steps: int = 0) -> Trained:
             at = np.arange(64 * step, 64 * (step + 1)) % len(y)
             vector -= np.float32(0.2) * graphs.loss_and_gradient(vector, x[at], y[at])[1]
         mine.vectors["model"] = vectors.save(blobs, vector, "float32", kit.model)
-    shown, test = (unpack_blob(blobs.read(ref.digest), Exemplars) for ref in (mine.exemplars, mine.test) if ref)
-    return Trained(mine, blobs, kit, vector, shown, test)
+    exemplars, test = (unpack_blob(blobs.read(ref.digest), Exemplars) for ref in (mine.exemplars, mine.test) if ref)
+    return Trained(mine, blobs, kit, vector, exemplars, test)
 
 
 @cache

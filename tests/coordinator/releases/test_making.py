@@ -44,7 +44,7 @@ class Own(nn.Module):
 
 def by_hand(job: Trained, x: np.ndarray) -> np.ndarray:
     """Return the mlp's logits in plain numpy, with the exemplars' mean and deviation."""
-    shown = job.shown.arrays()[0].astype(np.float64)
+    shown = job.exemplars.arrays()[0].astype(np.float64)
     w1, b1, w2, b2 = (tensor.astype(np.float64) for tensor in job.kit.model.split(job.vector).values())
     flat = ((x - shown.mean()) / shown.std()).reshape(len(x), -1)
     logits: np.ndarray = np.maximum(flat @ w1.T + b1, 0) @ w2.T + b2
@@ -92,7 +92,7 @@ def test_accuracy_and_probe_match_independent_calculation() -> None:
     assert right > 200
     rows = np.frombuffer(card.probe.x, "<f4").reshape(card.probe.rows, 1, 8, 8)
     assert card.probe.rows == 8
-    shown = job.shown.arrays()[0]
+    shown = job.exemplars.arrays()[0]
     assert all(any(np.array_equal(row, one) for one in shown) for row in rows)
     logits, expected = np.frombuffer(card.probe.logits, "<f4").reshape(8, 10), by_hand(job, rows)
     assert np.abs(logits - expected).max() < 1e-4
@@ -140,7 +140,7 @@ def test_job_files_may_be_missing() -> None:
 
 def test_job_without_samples_is_compared_on_random_rows() -> None:
     job = trained("mlp")
-    shown = job.shown.arrays()[0].astype(np.float64)
+    shown = job.exemplars.arrays()[0].astype(np.float64)
     known = {"classes": list("0123456789"), "input": [1, 8, 8], "mean": [shown.mean()], "std": [shown.std()]}
     bare = msgspec.structs.replace(job.state, text=text("mlp", {"hidden": [24]}, **known))
     card = from_job(bare, ASKED, job.kit, job.vector, None, None).card
@@ -170,7 +170,7 @@ def test_int8_accuracy_loss_is_measured(model: str) -> None:
     logits = np.frombuffer(small.card.probe.logits, "<f4")
     rows = np.frombuffer(small.card.probe.x, "<f4").reshape(-1, 1, 8, 8)
     assert np.array_equal(logits, run(small.graph, rows).ravel())
-    scale = np.abs(run(small.graph, job.shown.arrays()[0])).max()
+    scale = np.abs(run(small.graph, job.exemplars.arrays()[0])).max()
     assert small.card.probe.atol == pytest.approx(INT8_TOLERANCE * scale, rel=1e-5)
     assert "int8 against float32" in small.card.checked
 
@@ -207,9 +207,9 @@ def test_calibration_rows_are_not_used_for_testing(monkeypatch) -> None:
 
     monkeypatch.setattr(quantising, "quantised", watched)
     from_job(job.state, INT8, *job.parts)
-    assert np.array_equal(seen[0], job.shown.arrays()[0])
+    assert np.array_equal(seen[0], job.exemplars.arrays()[0])
     # Without a test set, half of the exemplars calibrate and the other half is for testing.
-    card = from_job(job.state, INT8, job.kit, job.vector, job.shown, None).card
+    card = from_job(job.state, INT8, job.kit, job.vector, job.exemplars, None).card
     assert (card.tested, len(seen[1])) == (50, 50)
 
 

@@ -94,14 +94,14 @@ def test_predictions_and_scores_share_one_computation() -> None:
 def test_card_threshold_is_quantile_of_normal_exemplars() -> None:
     job = of_kind("reconstruction")
     release = from_job(job.state, msgspec.structs.replace(ASKED, quantile=0.5), *job.parts)
-    scores = ReleasePredictor(release.graph, release.card).answer(job.shown.arrays()[0]).scores
+    scores = ReleasePredictor(release.graph, release.card).answer(job.exemplars.arrays()[0]).scores
     assert release.card.anomaly
     assert release.card.anomaly.quantile == 0.5
     assert release.card.anomaly.threshold == pytest.approx(float(np.quantile(np.asarray(scores), 0.5, method="higher")))
-    assert release.card.anomaly.samples == len(job.shown.y)
-    of_test = from_job(job.state, ASKED, job.kit, job.vector, job.shown, None).card.anomaly
+    assert release.card.anomaly.samples == len(job.exemplars.y)
+    of_test = from_job(job.state, ASKED, job.kit, job.vector, job.exemplars, None).card.anomaly
     assert of_test
-    assert of_test.samples == len(job.shown.y)
+    assert of_test.samples == len(job.exemplars.y)
 
 
 def test_only_anomaly_cards_have_a_threshold() -> None:

@@ -87,7 +87,7 @@ def test_report_summary_has_setup_results_and_losses(results: ResultFolder) -> N
         "50.0 % accuracy at the end",
         "75.0 % at best, in round 1",
         "3.5 MB over MQTT",
-        "3 of 6 visits of rounds",
+        "3 of 6 visits lost in rounds",
     ):
         assert words in text
     assert "declined: it has no samples 2 device-2" in text

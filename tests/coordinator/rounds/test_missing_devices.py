@@ -22,7 +22,7 @@ def job(**changes) -> JobState:
 
 
 def test_job_that_cannot_start_names_devices_and_setting() -> None:
-    work = planned(job(**{"fleet.devices": 4}), ("a", "b"), unable=("old",), gone={"c": AT, "d": AT + 60})
+    work = planned(job(**{"fleet.devices": 4}), ("a", "b"), unable=("old",), offline={"c": AT, "d": AT + 60})
     assert work == NotYet(
         "4 devices are needed to begin; 2 are online (a, b); skipped, they do not offer what the job requires "
         "(objective sgd, encoding float32, estimator none, optimiser sgd); update their agents: old; "
@@ -32,7 +32,7 @@ def test_job_that_cannot_start_names_devices_and_setting() -> None:
 
 
 def test_many_offline_devices_are_counted() -> None:
-    work = planned(job(), (), gone={f"d{number:02}": AT for number in range(25)})
+    work = planned(job(), (), offline={f"d{number:02}": AT for number in range(25)})
     assert isinstance(work, NotYet)
     assert work.reason.endswith("d09 (since 2026-09-21 14:13 UTC) and 15 more: sojourn fleet status")
 
@@ -40,7 +40,7 @@ def test_many_offline_devices_are_counted() -> None:
 def test_started_job_needs_only_what_its_arranger_needs() -> None:
     begun = job(**{"fleet.devices": 4})
     begun.fleet = dict.fromkeys("abcd")
-    plan = planned(begun, ("a",), unable=("old",), gone={"b": AT, "stranger": AT})
+    plan = planned(begun, ("a",), unable=("old",), offline={"b": AT, "stranger": AT})
     assert isinstance(plan, RoundPlanned)
     assert [tour.hops for tour in plan.tours] == [("a",)]
     (notice,) = plan.notices
@@ -54,7 +54,7 @@ def test_short_arrangement_names_setting_and_offline_devices(
 ) -> None:
     begun = job(**{"arranger.name": "random", "arranger.sets": 3, "arranger.size": 1})
     begun.fleet = dict.fromkeys("abc")
-    work = planned(begun, ("a", "c"), gone=gone)
+    work = planned(begun, ("a", "c"), offline=gone)
     assert work == NotYet(
         "random needs at least 3 devices for 3 sets; 2 are online: arranger.sets = 2 would use all of them"
         + ("; offline: b (since 2026-09-21 14:13 UTC)" if gone else "")

@@ -1,21 +1,39 @@
-"""Cut lists to what fits in a message."""
+"""Answers to operators: refusals, and lists cut to what fits in a message."""
 
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+
+from sojourn.node.machine import Send
+from sojourn.protocol.operator_messages import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from sojourn.node.machine import Effect
+    from sojourn.protocol.topics import Address
+
 _T = TypeVar("_T")
+MAX_REASON_LENGTH = 20_000
+"""Maximum characters of a reason in a message."""
 MAX_LIST_SIZE = 12_000
 """Maximum bytes for one of three lists in a message, so that it fits in any broker's packet."""
-
 MAX_SINGLE_LIST_SIZE = 30_000
 """Maximum bytes for the only list in a message."""
+
+
+def refuse(operator: Address, ticket: str, reason: str) -> list[Effect]:
+    """Refuse an operator's request; a reason that is too long for a message is cut."""
+    return [Send(operator, Refused(ticket, reason[:MAX_REASON_LENGTH]))]
+
+
+def drop_oldest(table: dict[Any, Any], most: int) -> None:
+    """Drop the first entries of a table until at most this many are left."""
+    while len(table) > most:
+        del table[next(iter(table))]
 
 
 def first_page(items: Iterable[_T], room: int = MAX_LIST_SIZE) -> tuple[_T, ...]:
