@@ -6,16 +6,13 @@ The history is only displayed: planning does not use it, so a lost record has no
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sojourn.protocol.operator_messages import FleetChange, LastVisit, VisitNote, VisitPhase
 from sojourn.protocol.wire import VisitStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 OLDEST = 90 * 86_400.0
 """Seconds after which connections, disconnections, visits, and devices disconnected for that long are forgotten."""

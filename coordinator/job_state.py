@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import filterfalse
 from math import nan
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from coordinator.jobs.goal import best_round
-from coordinator.jobs.settings import read_job
+from coordinator.jobs.settings import JobSettings, read_job
 from coordinator.records import (
     ENDED,
     INITIAL,
@@ -18,6 +18,7 @@ from coordinator.records import (
     JobContinued,
     JobEnded,
     JobMandated,
+    JobRecord,
     JobRemoved,
     JobStarted,
     JobSubmitted,
@@ -35,6 +36,7 @@ from coordinator.records import (
     TourPlan,
     Unmerged,
 )
+from coordinator.strategies import Strategy
 from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.errors import JobError
 from sojourn.protocol.limits import MAX_BYTES, Moment, sum_within
@@ -42,11 +44,6 @@ from sojourn.protocol.mandates import Normalisation, SignedMandate
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TourId, TrainingSize
 from sojourn.text import as_ranges, quantity
-
-if TYPE_CHECKING:
-    from coordinator.jobs.settings import JobSettings
-    from coordinator.records import JobRecord
-    from coordinator.strategies import Strategy
 
 MOST_NORMS = 256
 """The maximum that a tour message can hold."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Set as AbstractSet
 
 from coordinator.audit_records import AuditRecorded
 from coordinator.fleet_records import DeviceForgotten, FleetChanged
+from coordinator.job_state import JobState
 from coordinator.records import (
     ENDED,
     DevicesEstimated,
@@ -13,12 +14,14 @@ from coordinator.records import (
     JobContinued,
     JobEnded,
     JobMandated,
+    JobRecord,
     JobRemoved,
     JobStarted,
     JobSubmitted,
     JobWaits,
     LegPassed,
     MandateWithdrawn,
+    Record,
     RoundClosed,
     RoundFailed,
     RoundMeasured,
@@ -29,15 +32,9 @@ from coordinator.records import (
     TourMoved,
 )
 from coordinator.rollout_records import DeviceReported, RolloutBegun, RolloutRecord
+from coordinator.state import CoordinatorState
 from sojourn.logs import ordinal
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from coordinator.job_state import JobState
-    from coordinator.records import JobRecord, Record
-    from coordinator.state import CoordinatorState
-    from sojourn.protocol.wire import Ref
+from sojourn.protocol.wire import Ref
 
 RESTORE = "restore a backup (sojourn coordinator restore)"
 

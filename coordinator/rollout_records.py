@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,9 +13,6 @@ from sojourn.protocol.limits import Moment, decoded
 from sojourn.protocol.release import ENDS, HealthRules, Order, RolloutStatus, RolloutTurn, SignedOrder
 from sojourn.protocol.release_messages import ReleaseReport
 from sojourn.protocol.wire import Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 TURNS, TURN_TEXT = 20, 200
 """How many status changes of its rollouts a line stores, and the maximum characters of their reasons."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from coordinator import rollout_records
@@ -17,15 +15,13 @@ from coordinator.records import (
     JobRemoved,
     JobSubmitted,
     MandateWithdrawn,
+    Record,
     RoundClosed,
     RoundFailed,
     withdrawn,
 )
 from coordinator.rollout_records import LineState, RolloutRecord
 from sojourn.protocol.mandates import SignedWithdrawal
-
-if TYPE_CHECKING:
-    from coordinator.records import Record
 
 NAMES_REMEMBERED = 1000
 """Number of removed jobs to remember because devices may still have state for them; the oldest is dropped first."""

@@ -7,7 +7,8 @@ only while no release is being tried. Durable state changes only in `apply`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,10 +18,11 @@ from edge_agent.records import AgentState, MandateEnded, Record
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.releases.orders import Usage
 from edge_agent.training.messages import Trained, Warm
-from edge_agent.visits import VisitMachine
+from edge_agent.visits import Objection, Room, Sign, VisitMachine
 from sojourn.node.machine import (
     Append,
     Effect,
+    Event,
     LinkUp,
     LocalEvent,
     Log,
@@ -40,17 +42,10 @@ from sojourn.protocol.data_summary import DataSurvey
 from sojourn.protocol.limits import decoded
 from sojourn.protocol.mandates import Recall
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
+from sojourn.protocol.registry import Message
 from sojourn.protocol.release_messages import Release
-from sojourn.protocol.topics import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from edge_agent.visits import Objection, Room, Sign
-    from sojourn.node.machine import Event
-    from sojourn.protocol.registry import Message
-    from sojourn.protocol.topics import Role
-    from sojourn.protocol.wire import Offer
+from sojourn.protocol.topics import Address, Role
+from sojourn.protocol.wire import Offer
 
 
 class Agent:

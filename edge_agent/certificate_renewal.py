@@ -6,16 +6,12 @@ import logging
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from sojourn.errors import MachineError
 from sojourn.processes import ask
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 DAY, HOUR, MINUTE = 86_400.0, 3_600.0, 60.0
 

@@ -6,8 +6,9 @@ import os
 import platform
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,19 +19,13 @@ from sojourn import __version__, settings
 from sojourn.errors import ConfigError, SojournError
 from sojourn.joining import client
 from sojourn.joining.identity import AUTHORITIES, CERTIFICATE, JOINED, NEXT_KEY, NODE_KEY, Membership, NodeIdentity
-from sojourn.joining.messages import RequestPending, Welcome
+from sojourn.joining.messages import RequestPending, Token, Welcome
 from sojourn.processes import Parent
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.signing import check_public
 from sojourn.protocol.topics import check_name
 from sojourn.settings import validated
 from sojourn.store.files import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sojourn.joining.messages import Token
-
 
 FIRST_STAMP = bytes(16)
 OPERATORS = "operators.pub"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
@@ -15,15 +16,9 @@ from edge_agent.machine_readings import Readings
 from sojourn.errors import ConfigError
 from sojourn.parts import ClassCountEstimator, name_of
 from sojourn.protocol.messages import Prepare, Visit
-from sojourn.protocol.wire import TrainingSize
+from sojourn.protocol.wire import Offer, Task, TrainingSize, VisitReason
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sojourn.protocol.wire import Offer, Task, VisitReason
-
-    Refusal = tuple[VisitReason, str]
-
+Refusal = tuple[VisitReason, str]
 
 Megabytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
 Celsius = Annotated[float, msgspec.Meta(gt=0, le=150)]

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from edge_agent.mandates import describe_trusted_keys
-from edge_agent.records import AgentState, ClockSeen, Record
+from edge_agent.records import AgentState, ClockSeen, HeldMandate, Record
 from edge_agent.settings import AgentSettings
 from sojourn.errors import ConfigError, StoreError
 from sojourn.parts import name_of
 from sojourn.protocol.limits import decoded
+from sojourn.protocol.mandates import Mandate
+from sojourn.protocol.wire import Task
 from sojourn.settings import read_settings, store_folder
 from sojourn.store.journal import FolderStore
 from sojourn.store.journal_file import SNAPSHOTS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from edge_agent.records import HeldMandate
-    from sojourn.protocol.mandates import Mandate
-    from sojourn.protocol.wire import Task
 
 MAX_CLASSES_SHOWN = 10
 """Number of classes that are listed by name."""

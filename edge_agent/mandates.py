@@ -8,25 +8,18 @@ mandate is required or checked.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from edge_agent.records import MANDATES_KEPT, ClockSeen, MandateEnded, MandateTaken
+from edge_agent.records import MANDATES_KEPT, AgentState, ClockSeen, HeldMandate, MandateEnded, MandateTaken
+from edge_agent.training.messages import Trained
 from sojourn.logs import About
-from sojourn.node.machine import Append, Log
-from sojourn.protocol.mandates import beyond, unlike
+from sojourn.node.machine import Append, Effect, Log
+from sojourn.protocol.mandates import Mandate, SignedMandate, SignedWithdrawal, beyond, unlike
+from sojourn.protocol.messages import Prepare, Visit
+from sojourn.protocol.wire import VisitReason
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from edge_agent.records import AgentState, HeldMandate
-    from edge_agent.training.messages import Trained
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.mandates import Mandate, SignedMandate, SignedWithdrawal
-    from sojourn.protocol.messages import Prepare, Visit
-    from sojourn.protocol.wire import VisitReason
-
-    Refusal = tuple[VisitReason, str]
+Refusal = tuple[VisitReason, str]
 
 CLOCK_CHECK_SECONDS = 600.0
 """Maximum seconds between two checks of the clock while a mandate is in force; each check is recorded."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable
+from typing import get_args
 
+from edge_agent.agent import Agent
 from edge_agent.records import RESULTS_KEPT, VisitTaken, VisitTrained, key_of
+from edge_agent.visits import Objection
 from sojourn.metrics.catalogue import (
     AGENT_LIMIT,
     AGENT_LOSS,
@@ -17,16 +20,10 @@ from sojourn.metrics.catalogue import (
     AGENT_VISIT_SECONDS,
     AGENT_VISITS,
     Durations,
+    Reading,
 )
 from sojourn.protocol.release import ReleaseState
 from sojourn.protocol.visit_outcomes import DECLINED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from edge_agent.agent import Agent
-    from edge_agent.visits import Objection
-    from sojourn.metrics.catalogue import Reading
 
 STATES = ("idle", "fetching", "waiting", "training")
 LIMITS = ("hot", "hours", "metered", "power", "memory", "disk")

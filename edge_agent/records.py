@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -11,10 +11,6 @@ from sojourn.protocol.mandates import SignedMandate
 from sojourn.protocol.messages import Visit, Visited
 from sojourn.protocol.release import ENDS, Goods, Health, Order, ReleaseState
 from sojourn.protocol.wire import Ref, VisitId
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
 
 MANDATES_KEPT = 64
 """Maximum number of jobs whose mandates are stored; expired ones are removed first, and without any expired one no new

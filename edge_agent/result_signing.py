@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from sojourn.joining.identity import NODE_KEY
+from sojourn.protocol.messages import Visit, Visited
 from sojourn.protocol.signing import NodeKey, VisitStatement, digests_of, found_digest, pairs, sign, task_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from sojourn.protocol.messages import Visit, Visited
-    from sojourn.protocol.wire import HopSignature
+from sojourn.protocol.wire import HopSignature
 
 
 def visit_signer(device: str, folder: Path) -> Callable[[Visit, Visited], HopSignature]:

@@ -7,10 +7,10 @@ import os
 import platform
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,33 +27,28 @@ from edge_agent.releases.orders import Install, Withdraw
 from edge_agent.settings import AgentSettings
 from edge_agent.training.custom_objectives import check
 from edge_agent.training.data_watch import DataWatch
+from edge_agent.training.messages import Train, Warm
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.process import TrainingProcess
 from edge_agent.training.sandbox import exposed
+from edge_agent.visits import Sign
 from sojourn import __version__, logs
 from sojourn.data.source import describe
 from sojourn.errors import SojournError
 from sojourn.links.mqtt import MqttLink
 from sojourn.links.settings import TlsSettings
 from sojourn.node.driver import Driver, run_until_signal
-from sojourn.node.machine import LocalEvent
+from sojourn.node.machine import LocalEvent, WorkEvent
 from sojourn.node.node import Node
 from sojourn.node.workers import ThreadWorkers
 from sojourn.notify import Notifier
+from sojourn.protocol.data_summary import DataSurvey
 from sojourn.protocol.limits import LABEL, MAX_BYTES, TEXT
 from sojourn.protocol.task import ABILITIES, MANDATE
 from sojourn.protocol.wire import Offer
 from sojourn.rate_limiter import RateLimiter
 from sojourn.settings import read_settings, store_folder
 from sojourn.store.journal import FolderStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from edge_agent.training.messages import Train, Warm
-    from edge_agent.visits import Sign
-    from sojourn.node.machine import WorkEvent
-    from sojourn.protocol.data_summary import DataSurvey
 
 
 class DeviceWorkers:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from sojourn.node.machine import Send
+from edge_agent.records import HeldVisit, Key
+from sojourn.logs import About
+from sojourn.node.machine import Effect, Send
 from sojourn.node.table import Table
 from sojourn.protocol.limits import MAX_COUNT, SHORTEST
-from sojourn.protocol.messages import Progress
+from sojourn.protocol.messages import Progress, Visit
 from sojourn.protocol.topics import Address
-
-if TYPE_CHECKING:
-    from edge_agent.records import HeldVisit, Key
-    from sojourn.logs import About
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.messages import Visit
-
 
 # The states of a visit on a device, from the order to the edge server's final reply, and the transitions between them.
 #

@@ -11,15 +11,18 @@ the job's earlier results are answered. The device waits half a lease for that, 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from edge_agent.limits import memory_needed, remembers, unsupported
+from edge_agent.mandates import Mandates
 from edge_agent.records import (
     RESULTS_KEPT,
+    AgentState,
     HeldVisit,
+    Key,
     Memory,
     VisitEnded,
     VisitTaken,
@@ -28,31 +31,33 @@ from edge_agent.records import (
     supersedes,
     work_key,
 )
-from edge_agent.training.messages import Train
+from edge_agent.training.messages import Train, Trained
 from edge_agent.visit_states import DEVICE_VISIT, ActiveVisit, DeviceVisitEvent, DeviceVisitState
 from sojourn.logs import About
-from sojourn.node.machine import Append, CancelWork, Log, Pull, Send, StartWork, earliest
+from sojourn.node.machine import (
+    Append,
+    CancelWork,
+    Effect,
+    Log,
+    Pull,
+    Send,
+    StartWork,
+    WorkFailed,
+    WorkProgress,
+    earliest,
+)
 from sojourn.node.pending import Outbox
 from sojourn.protocol.limits import MAX_COUNT, TEXT
-from sojourn.protocol.messages import Declined, Visited
+from sojourn.protocol.messages import Declined, Visit, Visited
 from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import HopSignature, Offer, VisitId, VisitReason
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from edge_agent.mandates import Mandates
-    from edge_agent.records import AgentState, Key
-    from edge_agent.training.messages import Trained
-    from sojourn.node.machine import Effect, WorkFailed, WorkProgress
-    from sojourn.protocol.messages import Visit
-    from sojourn.protocol.wire import HopSignature, Offer, VisitId, VisitReason
-
-    Objection = Callable[[], tuple[VisitReason, str] | None]
-    """Returns why this device declines visits now (heat, hours, power ...), or None."""
-    Room = Callable[[int], tuple[VisitReason, str] | None]
-    """Returns why training that needs this many bytes of memory does not fit now, or None."""
-    Sign = Callable[[Visit, Visited], HopSignature | None]
-    """Returns the device's signature of a result, or None if it has no key."""
+Objection = Callable[[], tuple[VisitReason, str] | None]
+"""Returns why this device declines visits now (heat, hours, power ...), or None."""
+Room = Callable[[int], tuple[VisitReason, str] | None]
+"""Returns why training that needs this many bytes of memory does not fit now, or None."""
+Sign = Callable[[Visit, Visited], HopSignature | None]
+"""Returns the device's signature of a result, or None if it has no key."""
 
 DECLINED = "declined"
 """The outbox key of the last refusal."""

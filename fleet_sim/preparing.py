@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from coordinator.jobs.data import public_data
 from coordinator.jobs.model import job_learning, job_model
-from coordinator.jobs.settings import read_job
+from coordinator.jobs.settings import JobSettings, read_job
+from coordinator.results.folder import ResultFolder
 from fleet_sim import engines
 from fleet_sim.board_profiles import find_link, find_profile
-from fleet_sim.datasets import load
+from fleet_sim.datasets import DataSet, load
 from fleet_sim.datasets.file_formats import as_arrays
 from fleet_sim.datasets.partition import split
 from fleet_sim.engines.untrained import UntrainedEngine
+from fleet_sim.settings import Simulation, SimulationSettings
 from sojourn.parts import OwnObjective
 from sojourn.parts.custom_code import load as load_part
+from sojourn.profile import DeviceProfile, LinkProfile
 from sojourn.protocol.spec import InputSpec
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from coordinator.jobs.settings import JobSettings
-    from coordinator.results.folder import ResultFolder
-    from fleet_sim.datasets import DataSet
-    from fleet_sim.settings import Simulation, SimulationSettings
-    from sojourn.profile import DeviceProfile, LinkProfile
 
 log = logging.getLogger(__name__)
 

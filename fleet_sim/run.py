@@ -6,16 +6,17 @@ import math
 import os
 import secrets
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from coordinator.console.job_progress import failure_of
+from coordinator.console.job_progress import JobProgress, failure_of
 from coordinator.records import ENDED
-from coordinator.results.folder import HOME, LOG, ROUNDS, VISITS, ResultFolder, free
+from coordinator.results.folder import HOME, LOG, ROUNDS, VISITS, EndedVisit, ResultFolder, free
 from coordinator.results.report import MODEL, draw, save_answers, save_model
 from coordinator.results.visit_totals import describe_losses, names, write_tallies
 from coordinator.tracking.run_stores import TrackingSettings
@@ -34,15 +35,8 @@ from fleet_sim.world.world import rare_collections
 from sojourn.errors import ConfigError, JobError
 from sojourn.model.graphs import Graphs
 from sojourn.protocol.operator_messages import Continue
+from sojourn.protocol.wire import RoundReport
 from sojourn.settings import dumps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from coordinator.console.job_progress import JobProgress
-    from coordinator.results.folder import EndedVisit
-    from sojourn.protocol.wire import RoundReport
-
 
 REFRESH = 0.3
 """Minimum seconds of real time between two updates."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -20,9 +21,6 @@ from sojourn.errors import ConfigError
 from sojourn.node.peers import MAX_DEVICES_PER_SITE
 from sojourn.parts import Natural, name_of
 from sojourn.settings import dumps, parse, validated, with_tables
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEFAULT_SITES = 2
 _PLACE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")

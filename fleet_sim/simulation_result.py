@@ -5,17 +5,14 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from coordinator.results.folder import ROUNDS, VISITS, ResultFolder
+from coordinator.console.job_progress import JobProgress
+from coordinator.results.folder import ROUNDS, VISITS, ResultFolder, Rows
 from coordinator.results.job_metrics import metric_in
 from coordinator.results.plots import course_chart
 from coordinator.results.report import MODEL, html_table, readable, summary_html
 from sojourn.markup import joined, tag
-
-if TYPE_CHECKING:
-    from coordinator.console.job_progress import JobProgress
-    from coordinator.results.folder import Rows
 
 MAX_ROWS = 60
 """Maximum number of rows displayed in a notebook; the table contains all."""

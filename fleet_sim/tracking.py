@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import secrets
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from coordinator.records import ENDED
 from coordinator.results.folder import CONFIG
-from coordinator.tracking.runs import RunBegun, RunEnded, params_of, round_of, tags_of
+from coordinator.tracking.runs import Outcome, RunBegun, RunEnded, params_of, round_of, tags_of
 from coordinator.tracking.tracker import Tracker
+from sojourn.protocol.wire import JobStatus, RoundReport
 from sojourn.settings import parse
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from coordinator.tracking.runs import Outcome
     from fleet_sim.settings import Simulation
-    from sojourn.protocol.wire import JobStatus, RoundReport
 
 ID = "tracking.id"
 """The file in a result folder with the run's id, so that a resumed simulation continues the same run."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import RedirectResponse
@@ -20,20 +20,14 @@ from fleet_web.pages.fleet import fleet_page
 from fleet_web.pages.job import job_page, jobs_page
 from fleet_web.pages.log import log_page
 from fleet_web.pages.releases import release_page, releases_page
+from fleet_web.security.exposure import Exposure
 from fleet_web.security.guard import Guard
 from fleet_web.security.login_page import LoginPage
 from fleet_web.security.logins import Logins, Sessions
-from fleet_web.sources.source import LIVE, in_address
+from fleet_web.sources.live_source import LiveSource
+from fleet_web.sources.source import LIVE, Source, Sources, in_address
 from sojourn.errors import UserError
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from fleet_web.security.exposure import Exposure
-    from fleet_web.sources.live_source import LiveSource
-    from fleet_web.sources.source import Source, Sources
-
 
 PAGES = (("Fleet", "fleet"), ("Jobs", "jobs"), ("Releases", "releases"), ("Log", "log"), ("Compare", "compare"))
 STYLE = Path(__file__).with_name("style.css")

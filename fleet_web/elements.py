@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from nicegui import ui
@@ -11,10 +12,7 @@ from nicegui.elements.mixins.text_element import TextElement
 
 from sojourn.text import clean
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    Changed = Callable[[str], Any]
+Changed = Callable[[str], Any]
 
 
 class Words(TextElement):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from nicegui import ui
@@ -12,8 +13,6 @@ from sojourn.errors import SojournError
 from sojourn.text import clean, clean_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from coordinator.console.operator import Operator
 
 

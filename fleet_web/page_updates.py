@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nicegui import ui
 from nicegui.element import Element
+from nicegui.events import GenericEventArguments
 
 from fleet_web.elements import Words
+from fleet_web.sources.source import Source, Topic
 from sojourn.errors import LinkError, SojournError
 from sojourn.markup import Markup
 from sojourn.text import clean_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from nicegui.events import GenericEventArguments
-
-    from fleet_web.sources.source import Source, Topic
-
 
 MAX_PAUSE = 10.0
 """Maximum seconds between two updates, so that relative times such as "3 s ago" stay current."""

@@ -6,20 +6,17 @@ import asyncio
 import socket
 import ssl
 import time
-from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 import uvicorn
 
 from fleet_web.app import build
+from fleet_web.security.exposure import Exposure
+from fleet_web.sources.live_source import LiveSource
+from fleet_web.sources.source import Sources
 from sojourn.errors import ConfigError, MachineError
 from sojourn.notify import Notifier
-
-if TYPE_CHECKING:
-    from fleet_web.security.exposure import Exposure
-    from fleet_web.sources.live_source import LiveSource
-    from fleet_web.sources.source import Sources
 
 GRACE = 2
 """Seconds to notify open pages that the server is stopping; they reconnect by themselves."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hierarchy.settings import EdgeSettings
 from sojourn import settings as toml
 from sojourn.brokers import fleet as folders
+from sojourn.brokers.configuration import Listeners
 from sojourn.brokers.fleet import FleetFile, read_bundle
 from sojourn.errors import ConfigError
 from sojourn.protocol.signing import check_public
 from sojourn.settings import parse, validated
 from sojourn.store.files import private_folder, write_private
-
-if TYPE_CHECKING:
-    from sojourn.brokers.configuration import Listeners
 
 GROUP = "sojourn-edge"
 STORE = "/var/lib/sojourn-edge"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    Value = str | int | float | bool | None
+Value = str | int | float | bool | None
 
 _EMPTY = frozenset({"br", "circle", "img", "input", "line", "meta", "path", "polyline", "rect", "use"})
 

@@ -11,18 +11,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
 from sojourn.errors import InvalidMessage, MachineError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
 T = TypeVar("T")
 

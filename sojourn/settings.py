@@ -9,17 +9,13 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from sojourn.errors import ConfigError, Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # Settings come from TOML files, from the command line, or from both; flags override the file.
 #

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # Text from peers is stored unchanged in messages and journals, and sanitised for display: in the log's formatter
 # (`sojourn.logs`), and where commands print it.

@@ -15,9 +15,10 @@ import sqlite3
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -29,9 +30,6 @@ from sojourn.settings import read_text
 from sojourn.store.blobs import digest_of, disk_errors
 from sojourn.store.files import open_atomic, private_file, private_store, write_atomically
 from sojourn.store.journal import FolderStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 JOURNAL, BLOBS, ABOUT, LOCK = "journal.db", "blobs", "backup.toml", "lock"
 _TRIES = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +16,6 @@ from sojourn.errors import require_extra
 from sojourn.settings import broker_flags, read_settings, store_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from coordinator.admin.settings import CoordinatorSettings
     from coordinator.machine.coordinator import Coordinator
     from sojourn.node.driver import Driver

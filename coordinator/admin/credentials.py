@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from sojourn import settings as toml
-from sojourn.brokers.fleet import CA_FILE, COORDINATOR, COORDINATOR_GROUP, NODE_KEYS
+from sojourn.brokers.fleet import CA_FILE, COORDINATOR, COORDINATOR_GROUP, NODE_KEYS, FleetFile, Secret
 from sojourn.store.files import private_folder, write_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sojourn.brokers.fleet import FleetFile, Secret
 
 OPERATOR_KEYS = "operators.pub"
 """The file in the fleet's folder with the keys of operators that may sign jobs; bundles of devices contain a copy."""

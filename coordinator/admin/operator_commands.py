@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +14,6 @@ from coordinator.admin.joining_commands import DEFAULT, Folder
 from coordinator.console.options import AsJson, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sojourn.protocol.operators import OperatorEntry
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Manage the keys and roles of operators.")

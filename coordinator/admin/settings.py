@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -15,14 +16,9 @@ from sojourn.errors import ConfigError
 from sojourn.links.settings import BrokerSettings, MetricsPort
 from sojourn.logs import LogFormat
 from sojourn.protocol.limits import Name
-from sojourn.protocol.operators import OperatorsFile
+from sojourn.protocol.operators import OperatorEntry, OperatorsFile
 from sojourn.protocol.signing import check_public
 from sojourn.settings import Texts, broker_table, read_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sojourn.protocol.operators import OperatorEntry
 
 
 class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,11 +34,7 @@ from sojourn.parts import (
     custom_code,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Arithmetic = Callable[[Any, Vector, Sequence[Contribution], State, MergeContext], tuple[Vector, State]]
-
+Arithmetic = Callable[[Any, Vector, Sequence[Contribution], State, MergeContext], tuple[Vector, State]]
 
 # How the tours' models become the next global model.
 #

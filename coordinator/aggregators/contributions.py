@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.model.vectors import blocks, weighted_mean_float64
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from sojourn.parts import Aggregator, Objective, Weighting
+from sojourn.parts import Aggregator, Objective, Weighting
 
 Vector: TypeAlias = NDArray[np.float32]
 Wide: TypeAlias = NDArray[np.float64]

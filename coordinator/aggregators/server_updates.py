@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coordinator.aggregators.contributions import State, Vector, mean_of, stepped, with_weight
+from coordinator.aggregators.contributions import (
+    Contribution,
+    MergeContext,
+    State,
+    Vector,
+    Wide,
+    mean_of,
+    stepped,
+    with_weight,
+)
 from sojourn.errors import JobError
 from sojourn.model.vectors import BLOCK, on_all_cores, weighted_mean
 from sojourn.parts import (
@@ -17,21 +27,13 @@ from sojourn.parts import (
     DynServer,
     Fusion,
     FusionMean,
+    Ida,
     OwnObjective,
     Scaffold,
     ScaffoldServer,
     Yogi,
     name_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from coordinator.aggregators.contributions import Contribution, MergeContext, Wide
-    from sojourn.parts import Ida
-
 
 # Aggregators that take an optimiser's step, with d = mean - w as the gradient.
 #

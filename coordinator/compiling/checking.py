@@ -7,26 +7,20 @@ reference is torch in double precision, and the tolerance is the error of torch'
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coordinator.compiling.probes import TorchResult, exact, nudged, rounded
+from coordinator.compiling.probes import Batch, ProbeSamples, TorchResult, exact, nudged, rounded
+from coordinator.compiling.tracing import Trainee
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs
 from sojourn.model.session import RUNTIME_ERRORS
+from sojourn.protocol.spec import Kit
 from sojourn.randomness import derive, generator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from coordinator.compiling.probes import Batch, ProbeSamples
-    from coordinator.compiling.tracing import Trainee
-    from sojourn.protocol.spec import Kit
 
 ROUNDING = 2e-5
 """The tolerance, relative to a tensor's norm. Without a kink two float32 engines differ by at most 5e-6; a wrong

@@ -3,18 +3,15 @@
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 from onnxscript import opset18 as op
 
 from coordinator.compiling.operators import Value, constant, cut, ints, reshape, size, total
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Measured on onnxruntime 1.31: with fewer channels, one product per kernel place is too small to be efficient.
 MIN_CHANNELS = 8

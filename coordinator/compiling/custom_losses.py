@@ -8,6 +8,7 @@ batch is always the mean over its samples, so losses add up over batches and dev
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,18 +20,15 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from coordinator.compiling.layer_errors import Operators, RunningLayer
-from coordinator.compiling.losses import ForwardPass, LossContext, by_sample
+from coordinator.compiling.losses import ForwardPass, Learning, LossContext, by_sample
+from coordinator.compiling.tracing import Trainee
 from sojourn.errors import ConfigError, ModelError
+from sojourn.model.exemplars import Exemplars
 from sojourn.parts.custom_code import own_module
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from coordinator.compiling.losses import Learning
     from coordinator.compiling.probes import ProbeSamples
-    from coordinator.compiling.tracing import Trainee
-    from sojourn.model.exemplars import Exemplars
 
     Function = Callable[..., Any]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from coordinator.compiling.tracing import Trainee, trace
 from coordinator.compiling.translations import decompositions, registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from coordinator.compiling.two_streams import TwoStreamTrainee
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sojourn.errors import ModelError
-from sojourn.parts import Fusion, Moon
+from sojourn.parts import Fusion, Moon, Part
+from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import derive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sojourn.parts import Part
-    from sojourn.protocol.spec import InputSpec
-
 
 LOGITS, PENULTIMATE = "logits", "penultimate"
 MAX_LISTED = 20

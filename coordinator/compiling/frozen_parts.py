@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
 import torch
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map
 
 from coordinator.compiling.exporting import Traced
 from sojourn.model.kit_rules import MAX_FEATURES
-from sojourn.model.session import PREFIX, graph_bytes, open_session
-from sojourn.protocol.spec import FrozenTensor, Trunk
+from sojourn.model.session import PREFIX, Use, graph_bytes, open_session
+from sojourn.protocol.spec import FrozenTensor, Kit, Trunk
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-    from torch import nn
-
-    from sojourn.model.session import Use
-    from sojourn.protocol.spec import Kit
-
-    Content = tuple[tuple[int, ...], bytes]
-
+Content = tuple[tuple[int, ...], bytes]
 
 PLANE = 2
 GRAPHS: tuple[Use, ...] = ("train", "predict", "score", "trunk", "two_stream", "fused")

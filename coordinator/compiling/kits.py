@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from coordinator.compiling.checking import Exam, check_kit
@@ -26,8 +27,8 @@ from coordinator.compiling.exporting import (
 from coordinator.compiling.extra_layers import Tap, last_linear
 from coordinator.compiling.frozen_parts import cut, mixes_samples, shared
 from coordinator.compiling.layer_errors import RunningLayer
-from coordinator.compiling.losses import classifying
-from coordinator.compiling.normalisation import normalised, with_plain_batchnorm
+from coordinator.compiling.losses import Learning, classifying
+from coordinator.compiling.normalisation import Statistics, normalised, with_plain_batchnorm
 from coordinator.compiling.outliers import check_images, with_outliers
 from coordinator.compiling.probes import ProbeSamples, like, probes
 from coordinator.compiling.randomness import with_fed_dropout
@@ -37,19 +38,13 @@ from coordinator.compiling.tracing import TRACED_BATCH, Trainee
 from coordinator.compiling.two_streams import TwoStreamGraphs, TwoStreamTrainee, with_soft_targets, with_stream_probe
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
+from sojourn.parts import Outliers, TwoStreamPart
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, MoreGraphs, Probe, TapGraph, TapLayer, TensorSpec, Trunk
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
-
-    from coordinator.compiling.losses import Learning
-    from coordinator.compiling.normalisation import Statistics
-    from sojourn.parts import Outliers, TwoStreamPart
 
     Report = Callable[[str], None]
 

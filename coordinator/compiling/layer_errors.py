@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
 
+from torch import nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
-
-    from torch import nn
-    from torch._ops import OpOverload
-    from torch.utils.hooks import RemovableHandle
+from torch.utils.hooks import RemovableHandle
 
 
 class LayerRefused(Exception):

@@ -7,6 +7,7 @@ on a device are in their original units.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,8 +18,6 @@ from torch import Tensor, nn
 from sojourn.protocol.task import TaskSpec, classes_as_strata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sojourn.errors import ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from sojourn.protocol.spec import InputSpec
-
+from sojourn.protocol.spec import InputSpec
 
 IMAGE_AXES = 3
 

@@ -3,16 +3,13 @@
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir
+from numpy.typing import NDArray
 from onnxscript import opset18 as op
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 # A value of the graph that is being built.
 Value = Any

@@ -6,31 +6,24 @@ puts samples and outliers into one batch of the plain graph.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from coordinator.compiling.exporting import exported, trace_outputs, trace_with
 from coordinator.compiling.extra_layers import last_linear
+from coordinator.compiling.normalisation import Normalised
+from coordinator.compiling.probes import ProbeSamples
 from coordinator.compiling.tracing import Trainee
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs
-from sojourn.protocol.spec import MoreGraphs, OutlierGraphs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from coordinator.compiling.normalisation import Normalised
-    from coordinator.compiling.probes import ProbeSamples
-    from sojourn.parts import Outliers
-    from sojourn.protocol.spec import InputSpec, Kit
+from sojourn.parts import Outliers
+from sojourn.protocol.spec import InputSpec, Kit, MoreGraphs, OutlierGraphs
 
 MASK = 1e4
 """Subtracted from the logit of a sample's own class to mask it."""

@@ -4,21 +4,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import TensorProto
 from onnxscript import opset18 as op
 
 from coordinator.compiling.operators import Value, constant, ints, mean, reshape, size
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
 
 # The places of a window are bits of one number, which float32 must represent exactly.
 MAX_PLACES = 16

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 from onnx import compose, numpy_helper
 from onnx_ir.passes import common as passes
 from onnxscript import optimizer
@@ -14,11 +13,7 @@ from onnxscript import optimizer
 from sojourn.errors import ModelError
 from sojourn.model.predictions import SCORE
 from sojourn.model.session import complete_graph
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sojourn.protocol.spec import Kit
+from sojourn.protocol.spec import Kit
 
 REFERENCE_PREFIX = "reference_"
 """The prefix of graph inputs for a loss's reference models; a served model is compared with itself."""

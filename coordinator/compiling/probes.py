@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from coordinator.compiling.losses import Learning
+from coordinator.compiling.tracing import Trainee
 from sojourn.errors import ModelError
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector, state_indices
-from sojourn.protocol.spec import Probe
+from sojourn.protocol.spec import InputSpec, Probe
 from sojourn.randomness import derive, generator, noise
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-    from torch._ops import OpOverload
-
-    from coordinator.compiling.losses import Learning
-    from coordinator.compiling.tracing import Trainee
-    from sojourn.protocol.spec import InputSpec
-
 
 # Small enough to index any table, for a model with integer inputs but no embedding.
 MIN_VOCABULARY = 2

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordinator.compiling.layer_errors import LayerRefused
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    Sizes = tuple[int, ...]
-
+Sizes = tuple[int, ...]
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir
@@ -16,12 +16,8 @@ from torch.onnx._internal.exporter._torchlib.ops.hop import call_op
 
 from coordinator.compiling.operators import Value, constant, ints, size, total
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Step = Callable[[Sequence[Value], Sequence[Value]], tuple[list[Value], list[Value]]]
-    """Maps the states, and the values of the sequences at a place, to the next states and the values to keep."""
-
+Step = Callable[[Sequence[Value], Sequence[Value]], tuple[list[Value], list[Value]]]
+"""Maps the states, and the values of the sequences at a place, to the next states and the values to keep."""
 
 BACK_TO_FRONT = -(1 << 31)
 

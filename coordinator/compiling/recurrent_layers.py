@@ -6,20 +6,17 @@ Torch computes the reference with its own layers. Only the tracer uses the opera
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from coordinator.compiling.layer_errors import LayerRefused
-from coordinator.compiling.randomness import FedDropout
+from coordinator.compiling.randomness import FedDropout, NoiseFeed
 from sojourn.model.onnx_rules import MAX_LOOP_ROUNDS
 
-if TYPE_CHECKING:
-    from coordinator.compiling.randomness import NoiseFeed
-
-    States = tuple[Tensor, ...]
+States = tuple[Tensor, ...]
 
 MAX_STEPS = MAX_LOOP_ROUNDS
 """The maximum number of steps of a sequence: that of a graph's loop."""

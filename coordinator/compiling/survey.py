@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +15,10 @@ from torch.nn.parameter import is_lazy
 
 from coordinator.compiling.layer_errors import LayerRefused, Operators, RunningLayer, describe
 from coordinator.compiling.normalisation import INPUT_AXES
-from coordinator.compiling.randomness import learn_draws
+from coordinator.compiling.randomness import NoiseFeed, learn_draws
 from coordinator.compiling.recurrent_layers import Recurrence
 from sojourn.errors import ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from coordinator.compiling.randomness import NoiseFeed
-    from sojourn.protocol.task import TaskSpec
+from sojourn.protocol.task import TaskSpec
 
 REFUSED = (
     nn.RReLU,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -12,17 +13,12 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from coordinator.compiling.losses import ForwardPass, watched
+from coordinator.compiling.losses import ForwardPass, Learning, watched
 from coordinator.compiling.normalisation import layers_with_state
+from coordinator.compiling.randomness import NoiseFeed
 from sojourn.errors import ModelError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from coordinator.compiling.losses import Learning
-    from coordinator.compiling.randomness import NoiseFeed
-
-    Models = Sequence[Sequence[Tensor]]
+Models = Sequence[Sequence[Tensor]]
 
 # The batch size of a trace: it must not be 0 or 1, for which torch specialises.
 TRACED_BATCH = 5

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +21,6 @@ from torch.onnx._internal.exporter._torchlib import _torchlib_registry
 
 from coordinator.compiling import convolutions, operators, pooling, recurrent_graphs, recurrent_layers
 from coordinator.compiling.operators import Value, constant, ints, mean, reshape, total
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def native_group_norm(

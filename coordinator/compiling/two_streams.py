@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator.compiling.exporting import exported, trace_with
 from coordinator.compiling.extra_layers import LOGITS, fused_with, fusion_in, last_linear, tap_of
 from coordinator.compiling.losses import ForwardPass, watched
-from coordinator.compiling.probes import Batch, exact
+from coordinator.compiling.probes import Batch, ProbeSamples, exact
 from coordinator.compiling.tracing import Trainee
 from sojourn.errors import Fault, ModelError
 from sojourn.model.generator import last_layer
 from sojourn.model.graphs import Graphs, Streams, probe_anchors, probe_targets, probe_vector, state_indices
 from sojourn.parts import FeatureMatch, Fusion, Mmd, Moon, TwoStreamPart, name_of
-from sojourn.protocol.spec import MoreGraphs, TwoStreamGraph
+from sojourn.protocol.spec import Kit, MoreGraphs, TwoStreamGraph
 from sojourn.randomness import noise
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from coordinator.compiling.probes import ProbeSamples
-    from sojourn.protocol.spec import Kit
-
-    Term = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
-    """A function of the model's rows, the frozen models' rows, and the scalars."""
-
+Term = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
+"""A function of the model's rows, the frozen models' rows, and the scalars."""
 
 # The terms that objectives add to the plain loss, computed from rows of the model and of frozen models.
 #

@@ -12,12 +12,15 @@ import os
 import queue
 import secrets
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError, LinkError
+from sojourn.links.link import Link
 from sojourn.links.mqtt import MqttLink
+from sojourn.links.settings import BrokerSettings
 from sojourn.node.exchange import Exchange
 from sojourn.node.machine import LinkUp, Pulled
 from sojourn.node.pending import Outbox
@@ -26,21 +29,15 @@ from sojourn.protocol.envelope import Packet, pack, unpack
 from sojourn.protocol.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
 from sojourn.protocol.operator_messages import Refused
 from sojourn.protocol.operators import Request, SignedRequest, sign_request
-from sojourn.protocol.registry import Answer, OperatorRequest
+from sojourn.protocol.registry import Answer, Message, OperatorRequest
 from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import Epoch
+from sojourn.protocol.wire import Epoch, Ref
 from sojourn.store.blobs import ref_of, verified
 from sojourn.store.memory_blobs import MemoryBlobs
 from sojourn.text import clean_lines, cleaned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sojourn.links.link import Link
-    from sojourn.links.settings import BrokerSettings
-    from sojourn.protocol.registry import Message
     from sojourn.protocol.signing import Signer
-    from sojourn.protocol.wire import Ref
 
 ANSWER_TIMEOUT = 30.0
 """Seconds for a running coordinator to answer, even on a busy machine."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
 
 import msgspec
 from rich.markup import escape
@@ -12,17 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.console.dates import age, date_of, moment
+from sojourn.protocol.operator_messages import FleetChange, FleetDevice, LastVisit, ReleaseNow, VisitNote
+from sojourn.protocol.operators import AuditEntry
+from sojourn.protocol.wire import Offer
 from sojourn.tables import plain_table
 from sojourn.text import clean, quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import TextIO
-
-    from sojourn.protocol.operator_messages import FleetChange, FleetDevice, LastVisit, ReleaseNow, VisitNote
-    from sojourn.protocol.operators import AuditEntry
-    from sojourn.protocol.wire import Offer
-
 
 _PRESENCE = {True: "online", False: "offline"}
 _STYLES = {"online": "green", "offline": "yellow", "done": "green", "declined": "yellow", "lost": "yellow",

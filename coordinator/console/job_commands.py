@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,8 +15,6 @@ from coordinator.console.options import AsJson, print_json, with_operator
 from sojourn.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from coordinator.console.operator import Operator
     from sojourn.protocol.wire import JobView
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from coordinator.records import ENDED
 from sojourn.errors import LinkError
-from sojourn.protocol.wire import JobView, RoundReport
+from sojourn.protocol.wire import JobView, RoundReport, TourView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from coordinator.console.operator import Operator
-    from sojourn.protocol.wire import TourView
 
 
 POLL_INTERVAL = 0.5

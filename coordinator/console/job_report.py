@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.console.job_progress import clocked, failure_of, progress_of
@@ -14,9 +16,6 @@ from sojourn.protocol.wire import VisitReport
 from sojourn.text import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
     from coordinator.console.operator import Operator
 
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
+from rich.table import Table
 from rich.text import Text
 
 from coordinator.console.dates import date_of, short_date
-from coordinator.console.job_progress import failure_of, follow
+from coordinator.console.job_progress import JobProgress, failure_of, follow
 from coordinator.console.live_view import STATUS_STYLES, is_live, result_table, show, show_rounds, status_line
 from coordinator.records import ENDED
 from coordinator.results.job_metrics import metric_of_view, task_of
 from sojourn.errors import JobError
 from sojourn.protocol.metric_names import called
+from sojourn.protocol.wire import JobView, RoundReport
 from sojourn.tables import plain_table
 from sojourn.text import as_ranges, clock_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import JustifyMethod
-    from rich.table import Table
-
-    from coordinator.console.job_progress import JobProgress
     from coordinator.console.operator import Operator
-    from sojourn.protocol.wire import JobView, RoundReport
 
 
 def times_line(view: JobView) -> str:

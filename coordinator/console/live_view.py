@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from math import isfinite, nan
-from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from coordinator.console.dates import time_of
-from coordinator.console.job_progress import TimeLeft, VisitRate, describe_rate, describe_time_left, rounds_done
+from coordinator.console.job_progress import (
+    JobProgress,
+    TimeLeft,
+    VisitRate,
+    describe_rate,
+    describe_time_left,
+    rounds_done,
+)
 from coordinator.results.job_metrics import MEASURES, PLAIN, TaskMetrics, metric_in, task_of
 from sojourn.protocol.metric_names import OWN, SHARES, VOTE, called, finisher_names, own_names
+from sojourn.protocol.wire import JobView, RoundReport, TourView
 from sojourn.text import clock_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import RenderableType
-
-    from coordinator.console.job_progress import JobProgress
-    from sojourn.protocol.wire import JobView, RoundReport, TourView
-
 
 MAX_TOURS = 10
 BAR = 12

@@ -6,20 +6,29 @@ Operators may share a name and so an inbox: answers are identified by the ticket
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from coordinator.console.coordinator_client import ANSWER_TIMEOUT, CoordinatorClient
+from coordinator.releases.file import ReleaseFile
 from sojourn.errors import ConfigError, JobError, LinkError
-from sojourn.protocol.mandates import KitDetails, ReadKit, SignJob, WithdrawJob
+from sojourn.links.link import Link
+from sojourn.links.settings import BrokerSettings
+from sojourn.protocol.mandates import KitDetails, ReadKit, SignedMandate, SignedWithdrawal, SignJob, WithdrawJob
 from sojourn.protocol.operator_messages import (
     AwaitChange,
     Changed,
     Continue,
     Export,
     Fleet,
+    FleetChange,
+    FleetDevice,
+    FleetTopic,
     ForgetDevice,
     Inspect,
     InspectFleet,
@@ -29,8 +38,11 @@ from sojourn.protocol.operator_messages import (
     Removed,
     Stop,
     Submit,
+    VisitNote,
 )
-from sojourn.protocol.operators import InspectAudit
+from sojourn.protocol.operators import AuditEntry, InspectAudit
+from sojourn.protocol.registry import OperatorRequest
+from sojourn.protocol.release import BlobRef, Card, DeviceView, HealthRules, LineView, SignedOrder
 from sojourn.protocol.release_messages import (
     InspectReleases,
     MakeRelease,
@@ -39,24 +51,12 @@ from sojourn.protocol.release_messages import (
     Rollout,
     Steer,
 )
+from sojourn.protocol.wire import JobView
 from sojourn.text import cleaned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from coordinator.releases.file import ReleaseFile
     from coordinator.releases.making import Wanted
-    from sojourn.links.link import Link
-    from sojourn.links.settings import BrokerSettings
-    from sojourn.protocol.mandates import SignedMandate, SignedWithdrawal
-    from sojourn.protocol.operator_messages import FleetChange, FleetDevice, FleetTopic, VisitNote
-    from sojourn.protocol.operators import AuditEntry
-    from sojourn.protocol.registry import OperatorRequest
-    from sojourn.protocol.release import BlobRef, Card, DeviceView, HealthRules, LineView, SignedOrder
     from sojourn.protocol.signing import Signer
-    from sojourn.protocol.wire import JobView
 
 _T = TypeVar("_T")
 MAX_PAGES = 10_000

@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import shlex
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import msgspec
@@ -14,8 +15,6 @@ import typer
 from sojourn.settings import broker_flags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from coordinator.console.operator import Operator
 
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan
-from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 from coordinator.console.dates import moment
 from coordinator.console.fleet_tables import pairs
+from coordinator.releases.file import ReleaseFile
 from sojourn.protocol.metric_names import MAIN, called, metric_text, worsening
-from sojourn.protocol.release import BAD
+from sojourn.protocol.release import BAD, BlobRef, Card, DeviceView, Health, LineView
 from sojourn.tables import plain_table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from coordinator.releases.file import ReleaseFile
-    from sojourn.protocol.release import BlobRef, Card, DeviceView, Health, LineView
-
 
 MAX_CLASSES = 12
 

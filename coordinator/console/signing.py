@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from coordinator.jobs.data import PublicData
-from coordinator.jobs.settings import read_job
+from coordinator.jobs.settings import JobSettings, read_job
 from coordinator.jobs.task_data import task_from_settings
 from coordinator.machine.mandates import compilers
 from coordinator.rounds.estimation import on_device
 from coordinator.rounds.orders import all_tasks
 from coordinator.rounds.preparing import compiled_here
+from coordinator.strategies import Strategy
 from sojourn.errors import ConfigError, InvalidMessage, JobError, MachineError, require_extra
 from sojourn.model.vectors import spec_of_vector
 from sojourn.parts import EdgeCloud, name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import LABEL
-from sojourn.protocol.mandates import NAMED, Mandate, Withdrawal, sign_mandate, sign_withdrawal
+from sojourn.protocol.mandates import NAMED, Mandate, Normalisation, Withdrawal, sign_mandate, sign_withdrawal
 from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import JobView
 from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from coordinator.console.operator import Operator
-    from coordinator.jobs.settings import JobSettings
-    from coordinator.strategies import Strategy
-    from sojourn.protocol.mandates import Normalisation
     from sojourn.protocol.signing import Signer
-    from sojourn.protocol.wire import JobView
 
 
 DAY = 86_400.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from sojourn.parts import (
     Common,
     Echo,
     Elmy,
+    Estimator,
     Generated,
     LocalNorms,
     NoEstimator,
@@ -25,11 +27,8 @@ from sojourn.parts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from coordinator.strategies import Named
     from coordinator.strategies.strategy import Strategy
-    from sojourn.parts import Estimator
 
 
 def requirements_of(strategy: Strategy) -> list[str]:

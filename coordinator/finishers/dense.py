@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coordinator.finishers.task import FLOAT32, MEGABYTE, Finished
+from coordinator.finishers.task import FLOAT32, MEGABYTE, Finished, FinishTask, Vector
 from coordinator.finishers.torch_models import TorchModels, repeatable
 from sojourn.errors import JobError
+from sojourn.parts import Dense
 from sojourn.randomness import derive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from coordinator.finishers.task import FinishTask, Vector
-    from sojourn.parts import Dense
-
 
 CHANNELS, LATER_CHANNELS = 128, 64
 SLOPE = 0.2

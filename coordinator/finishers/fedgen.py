@@ -12,28 +12,21 @@ rounds, and the learning rate shrinks with each. The round's model is the aggreg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coordinator.finishers.task import Finished
+from coordinator.finishers.task import Finished, FinishTask, State
 from sojourn.errors import JobError
 from sojourn.model.generator import EPSILON, TRAINED, GeneratorLayout, last_layer
 from sojourn.model.metrics import softmax
-from sojourn.parts import Generated
+from sojourn.parts import Generated, GeneratorServer
+from sojourn.protocol.spec import Kit
 from sojourn.randomness import generator as draws
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from coordinator.finishers.task import FinishTask, State
-    from sojourn.parts import GeneratorServer
-    from sojourn.protocol.spec import Kit
-
-    Array = NDArray[np.floating]
-    Parts = dict[str, Array]
+Array = NDArray[np.floating]
+Parts = dict[str, Array]
 
 BETAS = (0.9, 0.999)
 TINY = 1e-8

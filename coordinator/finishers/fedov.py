@@ -7,22 +7,17 @@ normalised to 1, by KL (mean over elements). The authors distil on half of the t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.nn import functional
 
-from coordinator.finishers.task import Finished
+from coordinator.finishers.task import Finished, FinishTask
 from coordinator.finishers.torch_models import TorchModels, repeatable
 from sojourn.errors import JobError
 from sojourn.model.graphs import Graphs
 from sojourn.model.scoring import probabilities, votes_of
+from sojourn.parts import Vote
 from sojourn.randomness import derive
-
-if TYPE_CHECKING:
-    from coordinator.finishers.task import FinishTask
-    from sojourn.parts import Vote
 
 MIN_SUM = 1e-12
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from coordinator.finishers.fedgen import first_generator, learn_generator
 from coordinator.finishers.ma_echo import echo
 from coordinator.finishers.task import Finished, FinishTask, State, Vector
+from coordinator.strategies import Strategy
 from sojourn.errors import JobError
 from sojourn.parts import (
     Dense,
@@ -21,14 +23,9 @@ from sojourn.parts import (
     custom_code,
     name_of,
 )
+from sojourn.protocol.spec import Kit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from coordinator.strategies import Strategy
-    from sojourn.protocol.spec import Kit
-
-    Arithmetic = Callable[[Any, FinishTask], Finished]
+Arithmetic = Callable[[Any, FinishTask], Finished]
 
 MAX_NUMBERS = 1 << 28
 """The maximum length of a vector that a finisher keeps: 1 GB."""

@@ -13,27 +13,20 @@ Layers are processed one after another, so that only the projections of one laye
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coordinator.finishers.task import MEGABYTE, Finished
+from coordinator.finishers.task import MEGABYTE, Finished, FinishTask, Vector
 from sojourn.errors import JobError
 from sojourn.model.vectors import reported_sizes
-from sojourn.parts import Echo
+from sojourn.parts import Echo, EchoServer
+from sojourn.protocol.spec import TapLayer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from coordinator.finishers.task import FinishTask, Vector
-    from sojourn.parts import EchoServer
-    from sojourn.protocol.spec import TapLayer
-
-    Matrix = NDArray[np.float64]
-    Along = Callable[[Matrix], Matrix]
-    """Projects rows: D -> D P."""
+Matrix = NDArray[np.float64]
+Along = Callable[[Matrix], Matrix]
+"""Projects rows: D -> D P."""
 
 FLOAT64 = 8
 REPORTED = "projections"

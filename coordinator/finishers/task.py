@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.jobs.settings import JobSettings
 from sojourn.errors import JobError
-
-if TYPE_CHECKING:
-    from coordinator.jobs.settings import JobSettings
-    from sojourn.model.exemplars import Exemplars
-    from sojourn.protocol.mandates import Normalisation
-    from sojourn.protocol.spec import Kit
+from sojourn.model.exemplars import Exemplars
+from sojourn.protocol.mandates import Normalisation
+from sojourn.protocol.spec import Kit
 
 Vector: TypeAlias = NDArray[np.float32]
 State: TypeAlias = dict[str, Vector]

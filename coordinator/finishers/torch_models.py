@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 import torch
+from torch import nn
 
 from coordinator.compiling.normalisation import normalised
+from coordinator.finishers.task import FinishTask, Vector
 from coordinator.jobs.model import output_of, put_vector, random_model, vector_in
 from coordinator.models.building import SEED_RANGE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import nn
-
-    from coordinator.finishers.task import FinishTask, Vector
 
 
 class TorchModels:

@@ -6,9 +6,11 @@ the online devices.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from coordinator.strategies import Strategy
 from sojourn.errors import ConfigError
 from sojourn.parts import (
     CluSampArranger,
@@ -37,10 +39,7 @@ from sojourn.parts import (
 from sojourn.parts.custom_code import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from coordinator.jobs.settings import JobSettings
-    from coordinator.strategies import Strategy
 
 
 def objections(strategy: Strategy, job: JobSettings | None = None) -> list[str]:

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from coordinator.jobs.settings import DIGITS
+from coordinator.jobs.settings import DIGITS, JobData, JobSettings
 from coordinator.jobs.task_data import cut, packed, stored, task_data, task_from_settings
 from sojourn.data.checks import data_warnings, scale_warning, value_range
 from sojourn.data.column_names import table_of
 from sojourn.data.labels import classes_of
-from sojourn.data.samples import SampleForm, content_of, fit, natural_shape
-from sojourn.data.source import read_content
+from sojourn.data.samples import Content, SampleForm, Samples, content_of, fit, natural_shape
+from sojourn.data.source import Purpose, read_content
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
 from sojourn.protocol.limits import MAX_NUMBER
 from sojourn.protocol.spec import InputSpec, TableSpec, ValueRange
+from sojourn.protocol.task import TaskSpec
 from sojourn.randomness import generator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from coordinator.jobs.settings import JobData, JobSettings
-    from sojourn.data.samples import Content, Samples
-    from sojourn.data.source import Purpose
-    from sojourn.protocol.task import TaskSpec
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from math import isfinite
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sojourn.errors import ConfigError
 from sojourn.protocol.metric_names import DIRECTIONS, MAIN, SHARES, TASK_METRICS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sojourn.protocol.task import Kind
-    from sojourn.protocol.wire import RoundReport
+from sojourn.protocol.task import Kind
+from sojourn.protocol.wire import RoundReport
 
 _TEXT = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=)\s*([-+0-9.eE]+)\s*")
 _SIGNS = {"lower": "<=", "higher": ">="}

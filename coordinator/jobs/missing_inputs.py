@@ -5,16 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from coordinator.jobs.settings import DIGITS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from coordinator.jobs.settings import JobSettings
+from coordinator.jobs.settings import DIGITS, JobSettings
 
 SOURCE_BYTES = 1 << 20
 """The maximum size in bytes of a module that is parsed; for a longer one only its existence is checked."""

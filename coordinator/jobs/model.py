@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from coordinator.jobs.data import PublicData
+from coordinator.jobs.settings import JobSettings
 from coordinator.jobs.task_data import shaped_scale
 from sojourn.errors import ModelError
 from sojourn.parts import Outliers
+from sojourn.protocol.spec import InputSpec, Kit
+from sojourn.protocol.task import Shape, TaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
     from torch import nn
 
     from coordinator.compiling.losses import Learning
-    from coordinator.jobs.data import PublicData
-    from coordinator.jobs.settings import JobSettings
-    from sojourn.protocol.spec import InputSpec, Kit
-    from sojourn.protocol.task import Shape, TaskSpec
 
     Scaling = tuple[tuple[float, ...], tuple[float, ...]]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from pathlib import Path, PurePath
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -28,10 +28,6 @@ from sojourn.protocol.spec import MOST_COLUMNS, ColumnName, TableSpec
 from sojourn.protocol.task import Shape
 from sojourn.protocol.topics import check_name
 from sojourn.settings import Texts, dumps, named_table, parse, validated, with_tables
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # A job starts from a new model, from weights in a file, or from the model of an earlier job, written as `job:NAME` or
 # `job:NAME@ROUND`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,8 +13,6 @@ from sojourn.parts import Cosine, Count, Evidence, Factor, Gate, Positive, Sampl
 from sojourn.protocol.task import Kind, ReferenceModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from coordinator.jobs.settings import JobData
 
 

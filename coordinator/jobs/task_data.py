@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import log, prod
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from coordinator.jobs.settings_tables import LOSSES
+from coordinator.jobs.settings import JobData
+from coordinator.jobs.settings_tables import LOSSES, TaskSettings
 from sojourn.data.labels import classes_of, label_names
-from sojourn.data.samples import SampleForm, Samples, fit, natural_shape
+from sojourn.data.samples import Content, SampleForm, Samples, fit, natural_shape
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.strata import numbers, strata_of
@@ -23,16 +24,8 @@ from sojourn.protocol.spec import InputSpec
 from sojourn.protocol.task import Strata, Target, TaskSpec, Window
 from sojourn.randomness import generator
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from coordinator.jobs.settings import JobData
-    from coordinator.jobs.settings_tables import TaskSettings
-    from sojourn.data.samples import Content
-
-    Rows = NDArray[np.float64]
-    Numbers = tuple[float, ...]
-
+Rows = NDArray[np.float64]
+Numbers = tuple[float, ...]
 
 PASSES = 50
 MAX_CLUSTERED = 20_000

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from sojourn.node.machine import Send
+from sojourn.node.machine import Effect, Send
 from sojourn.protocol.operator_messages import Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.topics import Address
+from sojourn.protocol.topics import Address
 
 _T = TypeVar("_T")
 MAX_REASON_LENGTH = 20_000

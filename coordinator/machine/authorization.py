@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.audit_records import AuditRecorded
 from coordinator.machine.answers import drop_oldest, fitting, refuse
 from sojourn.errors import InvalidMessage
-from sojourn.node.machine import Append, Send
+from sojourn.node.machine import Append, Effect, Send
 from sojourn.protocol.envelope import unpack_inner
 from sojourn.protocol.limits import TEXT
 from sojourn.protocol.operator_messages import Refused
-from sojourn.protocol.operators import DONE, REFUSED, Audit, AuditEntry, InspectAudit, RequestSignature, SignedRequest
+from sojourn.protocol.operators import (
+    DONE,
+    REFUSED,
+    Audit,
+    AuditEntry,
+    InspectAudit,
+    OperatorEntry,
+    RequestSignature,
+    SignedRequest,
+)
 from sojourn.protocol.registry import Answer, OperatorRequest
+from sojourn.protocol.topics import Address
 from sojourn.rate_limiter import Rate, RateLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from coordinator.machine.job_queue import JobQueue
     from coordinator.machine.tours import KeysOf
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.operators import OperatorEntry
-    from sojourn.protocol.topics import Address
 
 
 def _no_keys(_devices: object) -> dict[str, bytes]:

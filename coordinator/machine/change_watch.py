@@ -5,29 +5,23 @@ The marks are volatile: nothing is journalled, and the marks after a restart are
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
 
 from coordinator.audit_records import AuditRecorded
 from coordinator.fleet_records import DeviceForgotten, FleetChanged
 from coordinator.machine.sites import RosterRead
-from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed
+from coordinator.records import DevicesEstimated, Record, RoundClosed, RoundFailed
 from coordinator.rollout_records import DeviceReported, DevicesJoined, DevicesSetAside, RolloutBegun, RolloutTurned
+from coordinator.state import CoordinatorState
 from sojourn import __version__
-from sojourn.node.machine import Append, Received, Send, WorkDone, WorkProgress, earliest
+from sojourn.node.machine import Append, Effect, Event, Received, Send, WorkDone, WorkProgress, earliest
 from sojourn.protocol.messages import TourProgress
-from sojourn.protocol.operator_messages import Changed
+from sojourn.protocol.operator_messages import AwaitChange, Changed, FleetDevice
 from sojourn.protocol.release_messages import DeviceReport
+from sojourn.protocol.topics import Address
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from coordinator.records import Record
-    from coordinator.state import CoordinatorState
-    from sojourn.node.machine import Effect, Event
-    from sojourn.protocol.operator_messages import AwaitChange, FleetDevice
-    from sojourn.protocol.topics import Address
-
-    Topic = Literal["fleet", "jobs", "releases", "audit"]
+Topic = Literal["fleet", "jobs", "releases", "audit"]
 
 MAX_WAIT = 5.0
 """Seconds after which a watcher gets an answer even if nothing changed, to show that the coordinator is online."""

@@ -10,7 +10,8 @@ connected sites, `fleet_view` records which devices connect, and `rollouts` brin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,7 @@ from coordinator.machine.change_watch import ChangeWatch
 from coordinator.machine.finished_work import FinishedWork
 from coordinator.machine.fleet_view import FleetRequests, FleetWatch
 from coordinator.machine.job_queue import JobQueue
-from coordinator.machine.job_requests import OperatorRequests
+from coordinator.machine.job_requests import CheckJob, OperatorRequests
 from coordinator.machine.kept_models import KeepSettings
 from coordinator.machine.mandates import MandateRequests, MandateRules
 from coordinator.machine.metrics import FleetMetrics, RolloutMetrics, RunMetrics
@@ -34,6 +35,8 @@ from coordinator.records import Record
 from coordinator.releases.orders import CardChecked
 from coordinator.state import CoordinatorState
 from sojourn.node.machine import (
+    Effect,
+    Event,
     LinkUp,
     Log,
     Present,
@@ -62,20 +65,11 @@ from sojourn.protocol.operator_messages import (
     Stop,
     Submit,
 )
-from sojourn.protocol.operators import REFUSED, InspectAudit
-from sojourn.protocol.registry import OperatorRequest
+from sojourn.protocol.operators import REFUSED, AuditEntry, InspectAudit
+from sojourn.protocol.registry import Message, OperatorRequest
 from sojourn.protocol.release_messages import DeviceReport, InspectReleases, MakeRelease, ReadCard, Rollout, Steer
-from sojourn.protocol.topics import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from coordinator.machine.job_requests import CheckJob
-    from sojourn.node.machine import Effect, Event
-    from sojourn.protocol.operators import AuditEntry
-    from sojourn.protocol.registry import Message
-    from sojourn.protocol.topics import Role
-    from sojourn.protocol.wire import Epoch, Offer
+from sojourn.protocol.topics import Address, Role
+from sojourn.protocol.wire import Epoch, Offer
 
 Handler = Callable[[Address, Any, float], "list[Effect]"]
 """Handles an operator's request at a given time; returns the effects, including the answer."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from math import nan
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.job_state import with_metrics
+from coordinator.job_state import JobState, with_metrics
 from coordinator.machine.job_log import closed_line, failure_lines_of, outcomes, plan_line, round_line
-from coordinator.machine.job_queue import FAILED_ROUNDS
+from coordinator.machine.job_queue import FAILED_ROUNDS, JobQueue
 from coordinator.machine.job_table import JOB, JobEvent
 from coordinator.machine.job_work import MEASURE, measure
-from coordinator.machine.kept_models import kept_after, rounds_within_limit
+from coordinator.machine.kept_models import KeepSettings, kept_after, rounds_within_limit
 from coordinator.machine.waiting_jobs import PLAN_AGAIN
 from coordinator.records import (
     DevicesEstimated,
@@ -28,15 +27,9 @@ from coordinator.records import (
 )
 from coordinator.rounds.planning import NotYet
 from sojourn.logs import About
-from sojourn.node.machine import Log
+from sojourn.node.machine import Effect, Log, WorkDone, WorkFailed
 
-if TYPE_CHECKING:
-    from coordinator.job_state import JobState
-    from coordinator.machine.job_queue import JobQueue
-    from coordinator.machine.kept_models import KeepSettings
-    from sojourn.node.machine import Effect, WorkDone, WorkFailed
-
-    Outcome = JobCompiled | RoundPlanned | LegPassed | RoundClosed | RoundFailed | DevicesEstimated
+Outcome = JobCompiled | RoundPlanned | LegPassed | RoundClosed | RoundFailed | DevicesEstimated
 
 MAX_REASON_LENGTH = 300
 """Maximum characters of the reason why a model could not be tested."""

@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordinator.fleet_records import DEVICES, DeviceForgotten, FleetChanged, joined
+from coordinator.fleet_records import (
+    DEVICES,
+    DeviceForgotten,
+    DeviceHistory,
+    DeviceJoined,
+    FleetChanged,
+    FleetHistory,
+    joined,
+)
 from coordinator.machine.answers import MAX_SINGLE_LIST_SIZE, drop_oldest, fitting, refuse
+from coordinator.machine.sites import Sites
 from coordinator.machine.waiting_jobs import Awaited
+from coordinator.rollout_records import LineState
 from coordinator.rounds.round_messages import names
 from sojourn import __version__
 from sojourn.logs import About
-from sojourn.node.machine import Append, Log, Send, earliest
+from sojourn.node.machine import Append, Effect, Log, Send, earliest
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.operator_messages import (
     DeviceNow,
     Fleet,
     FleetDevice,
+    ForgetDevice,
     InspectFleet,
     Refused,
     ReleaseNow,
     VisitNow,
 )
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Member
 from sojourn.rate_limiter import Rate, RateLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from coordinator.fleet_records import DeviceHistory, DeviceJoined, FleetHistory
     from coordinator.job_state import JobState
     from coordinator.machine.change_watch import ChangeWatch
     from coordinator.machine.job_queue import JobQueue
-    from coordinator.machine.sites import Sites
     from coordinator.machine.tours import RoundTours
-    from coordinator.rollout_records import LineState
     from coordinator.state import CoordinatorState
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.operator_messages import ForgetDevice
-    from sojourn.protocol.topics import Address
-    from sojourn.protocol.wire import Member
 
 
 # The sites' rosters are compared with the recorded devices, and differences are logged.

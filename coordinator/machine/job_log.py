@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from coordinator.fleet_records import VisitOutcome
 from coordinator.jobs.goal import metric_of
 from sojourn.logs import About
 from sojourn.node.machine import Log
+from sojourn.protocol.messages import Toured
 from sojourn.protocol.metric_names import TASK_METRICS, called, finisher_names, metric_text, own_names
+from sojourn.protocol.wire import RoundReport, TourId
 from sojourn.text import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from coordinator.fleet_records import VisitOutcome
     from coordinator.job_state import JobState
     from coordinator.records import RoundClosed, RoundPlanned, TourPlan
-    from sojourn.protocol.messages import Toured
-    from sojourn.protocol.wire import RoundReport, TourId
 
 
 def log_tour_sent(it: TourId, tour: TourPlan) -> Iterator[Log]:

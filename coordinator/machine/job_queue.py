@@ -8,20 +8,27 @@ outcomes of a job's work.
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
+from coordinator.job_state import JobState
+from coordinator.machine.fleet_view import FleetWatch
 from coordinator.machine.job_log import log_tour_complete
 from coordinator.machine.job_table import ENDS, JOB, JobEvent, JobStep, step_of
 from coordinator.machine.job_work import MEASURE, JobWork, measure
-from coordinator.machine.waiting_jobs import WaitingJobs, needs
+from coordinator.machine.mandates import MandateRules
+from coordinator.machine.sites import Sites
+from coordinator.machine.tours import RoundTours
+from coordinator.machine.waiting_jobs import Reach, WaitingJobs, needs
 from coordinator.records import (
     ENDED,
     JobContinued,
     JobEnded,
+    JobMandated,
+    JobRecord,
     JobRemoved,
     JobStarted,
     JobWaits,
     RoundClosed,
+    RoundPlanned,
     TourArrived,
     TourGivenUp,
     TourMoved,
@@ -35,23 +42,11 @@ from coordinator.rounds.starting import start_of
 from coordinator.state import CoordinatorState
 from sojourn.errors import JobError
 from sojourn.logs import About
-from sojourn.node.machine import Append, CancelWork, Log, Send, earliest
+from sojourn.node.machine import Append, CancelWork, Effect, Log, Send, earliest
 from sojourn.parts import name_of
-from sojourn.protocol.messages import TourAccepted, TourCancel
+from sojourn.protocol.messages import TourAccepted, TourCancel, Toured
 from sojourn.protocol.topics import Address
 from sojourn.protocol.visit_outcomes import SILENT, TOUR_LATE
-
-if TYPE_CHECKING:
-    from coordinator.job_state import JobState
-    from coordinator.machine.fleet_view import FleetWatch
-    from coordinator.machine.mandates import MandateRules
-    from coordinator.machine.sites import Sites
-    from coordinator.machine.tours import RoundTours
-    from coordinator.machine.waiting_jobs import Reach
-    from coordinator.records import JobMandated, JobRecord, RoundPlanned
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.messages import Toured
-
 
 FAILED_ROUNDS = 3
 """Consecutive rounds without a result after which a job fails."""

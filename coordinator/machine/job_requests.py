@@ -3,41 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.job_state import JobState
 from coordinator.jobs.goal import metric_of
-from coordinator.jobs.settings import continued, read_job
+from coordinator.jobs.settings import JobSettings, continued, read_job
 from coordinator.machine.answers import drop_oldest, first_page, refuse
+from coordinator.machine.job_queue import JobQueue
 from coordinator.machine.job_table import JobEvent
-from coordinator.machine.work import BuildRelease, ExportModel, ModelExported
-from coordinator.records import ENDED, JobSubmitted
+from coordinator.machine.sites import Sites
+from coordinator.machine.tours import RoundTours
+from coordinator.machine.work import BuildRelease, ExportModel, ModelExported, ReleaseBuilt
+from coordinator.records import ENDED, JobSubmitted, TourPlan
 from coordinator.rounds.starting import start_refusal_reason, waits_for
 from sojourn import __version__
 from sojourn.errors import SojournError
 from sojourn.logs import About
-from sojourn.node.machine import Log, Send, StartWork
+from sojourn.node.machine import Effect, Log, Send, StartWork, WorkFailed
 from sojourn.protocol.limits import MAX_BYTES, MAX_SECONDS, sum_within
 from sojourn.protocol.messages import refs
 from sojourn.protocol.metric_names import DIRECTIONS, MAIN
-from sojourn.protocol.operator_messages import Export, Exported, Inspect, Jobs, JobText, Refused, Removed
-from sojourn.protocol.release_messages import ReleaseMade
+from sojourn.protocol.operator_messages import (
+    Continue,
+    Export,
+    Exported,
+    Inspect,
+    Jobs,
+    JobText,
+    ReadJob,
+    Refused,
+    Remove,
+    Removed,
+    Stop,
+    Submit,
+)
+from sojourn.protocol.release_messages import MakeRelease, ReleaseMade
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import JobModels, JobNews, JobTimes, JobView, TourView
-
-if TYPE_CHECKING:
-    from coordinator.job_state import JobState
-    from coordinator.jobs.settings import JobSettings
-    from coordinator.machine.job_queue import JobQueue
-    from coordinator.machine.sites import Sites
-    from coordinator.machine.tours import RoundTours
-    from coordinator.machine.work import ReleaseBuilt
-    from coordinator.records import TourPlan
-    from sojourn.node.machine import Effect, WorkFailed
-    from sojourn.protocol.operator_messages import Continue, ReadJob, Remove, Stop, Submit
-    from sojourn.protocol.release_messages import MakeRelease
-
 
 MAX_ROUNDS = 100
 """Maximum rounds in one answer; a client requests the rest from where it ended."""

@@ -11,10 +11,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sojourn.node.table import Table
+from sojourn.protocol.wire import JobStatus
 
 if TYPE_CHECKING:
     from coordinator.job_state import JobState
-    from sojourn.protocol.wire import JobStatus
 
 
 class JobStep(StrEnum):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from coordinator.job_state import JobState
 from coordinator.rounds.evaluation import MeasureRound
-from sojourn.node.machine import CancelWork, StartWork
-
-if TYPE_CHECKING:
-    from coordinator.job_state import JobState
-    from sojourn.node.machine import WorkDone, WorkFailed, WorkProgress
+from sojourn.node.machine import CancelWork, StartWork, WorkDone, WorkFailed, WorkProgress
 
 WORK_AGAIN = 15.0
 """Seconds after which work is retried that failed because the disk was full."""

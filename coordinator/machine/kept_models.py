@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from coordinator.jobs.goal import best_round
 from sojourn.parts import Natural
+from sojourn.protocol.wire import RoundReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from coordinator.job_state import JobState
-    from sojourn.protocol.wire import RoundReport
 
 
 class KeepSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from coordinator.job_state import JobState
 from coordinator.machine.answers import refuse
 from coordinator.machine.job_table import JobEvent
+from coordinator.machine.sites import Sites
 from coordinator.records import JobMandated, MandateWithdrawn
 from coordinator.rounds.orders import all_tasks
 from coordinator.rounds.round_messages import moment
+from coordinator.state import CoordinatorState
 from sojourn import __version__
 from sojourn.logs import About
-from sojourn.node.machine import Append, Log, Send
+from sojourn.node.machine import Append, Effect, Log, Send
 from sojourn.protocol.mandates import KitDetails, Recall
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from coordinator.job_state import JobState
     from coordinator.machine.job_queue import JobQueue
     from coordinator.machine.job_requests import OperatorRequests
-    from coordinator.machine.sites import Sites
-    from coordinator.state import CoordinatorState
-    from sojourn.node.machine import Effect
     from sojourn.protocol.mandates import Mandate, ReadKit, SignedMandate, SignedWithdrawal, SignJob, WithdrawJob
 
 

@@ -6,8 +6,13 @@ from collections import Counter
 from math import isfinite
 from typing import TYPE_CHECKING, get_args
 
+from coordinator.fleet_records import VisitOutcome
+from coordinator.job_state import JobState
 from coordinator.jobs.goal import metric_of
+from coordinator.machine.rollouts import Rollouts
+from coordinator.machine.tours import RoundTours
 from coordinator.records import ENDED, DevicesEstimated, JobRecord, RoundClosed, RoundFailed
+from coordinator.rollout_records import LineState
 from sojourn.metrics.catalogue import (
     DEVICES,
     JOBS,
@@ -27,22 +32,16 @@ from sojourn.metrics.catalogue import (
     VISIT_SECONDS,
     VISITS,
     Durations,
+    Reading,
     VisitCounts,
 )
 from sojourn.protocol.metric_names import TASK_METRICS
 from sojourn.protocol.release import ReleaseState, RolloutStatus
 from sojourn.protocol.visit_outcomes import OUTCOMES, reason_word
-from sojourn.protocol.wire import JobStatus
+from sojourn.protocol.wire import JobStatus, Member
 
 if TYPE_CHECKING:
-    from coordinator.fleet_records import VisitOutcome
-    from coordinator.job_state import JobState
     from coordinator.machine.coordinator import Coordinator
-    from coordinator.machine.rollouts import Rollouts
-    from coordinator.machine.tours import RoundTours
-    from coordinator.rollout_records import LineState
-    from sojourn.metrics.catalogue import Reading
-    from sojourn.protocol.wire import Member
 
     Here = dict[str, tuple[str, Member]]
 

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from coordinator.machine.answers import MAX_SINGLE_LIST_SIZE, first_page
-from coordinator.rollout_records import AHEAD
-from sojourn.node.machine import Send
+from coordinator.rollout_records import AHEAD, LineState
+from sojourn.node.machine import Effect, Send
 from sojourn.node.table import Table
 from sojourn.protocol.limits import TEXT
-from sojourn.protocol.release import BAD, ENDS, DeviceView, LineView, RolloutPlan, complaint
-from sojourn.protocol.release_messages import Ship
+from sojourn.protocol.release import BAD, ENDS, DeviceView, LineView, RolloutPlan, RolloutStatus, complaint
+from sojourn.protocol.release_messages import ReleaseReport, Ship
 from sojourn.protocol.topics import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from collections.abc import Set as AbstractSet
-
-    from coordinator.rollout_records import LineState
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.release import RolloutStatus
-    from sojourn.protocol.release_messages import ReleaseReport
 
 
 class RolloutStep(StrEnum):

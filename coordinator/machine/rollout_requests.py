@@ -9,20 +9,16 @@ import msgspec
 
 from coordinator.machine.answers import drop_oldest, refuse
 from coordinator.machine.rollout_progress import RolloutEvent
-from coordinator.releases.orders import CheckCard, misfit, unsigned
-from coordinator.rollout_records import ReleasePayload, RolloutBegun
-from sojourn.node.machine import Append, Log, Pull, Send, StartWork
-from sojourn.protocol.release_messages import CardDetails, InspectReleases, Releases, Rollout, Steer
+from coordinator.machine.rollouts import Rollouts
+from coordinator.releases.orders import CardChecked, CheckCard, misfit, unsigned
+from coordinator.rollout_records import LineState, ReleasePayload, RolloutBegun
+from sojourn.node.machine import Append, Effect, Log, Pull, Send, StartWork, WorkFailed
+from sojourn.protocol.release import Order
+from sojourn.protocol.release_messages import CardDetails, InspectReleases, ReadCard, Releases, Rollout, Steer
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
-    from coordinator.machine.rollouts import Rollouts
-    from coordinator.releases.orders import CardChecked
-    from coordinator.rollout_records import LineState
     from coordinator.state import CoordinatorState
-    from sojourn.node.machine import Effect, WorkFailed
-    from sojourn.protocol.release import Order
-    from sojourn.protocol.release_messages import ReadCard
 
 NO_KEY = "this coordinator has no release key (release_key_file in its settings)"
 MAX_LINES = 32

@@ -8,6 +8,7 @@ row of `rollout_progress.ROLLOUT`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from coordinator.machine.quorum import Complaints, Verdict
@@ -18,6 +19,7 @@ from coordinator.machine.rollout_progress import (
     STATUS,
     RolloutEvent,
     RolloutProgress,
+    RolloutStep,
     complaints,
     equal_when_recorded,
     health_issue,
@@ -27,21 +29,22 @@ from coordinator.machine.rollout_progress import (
     sites_of,
     view_of,
 )
-from coordinator.rollout_records import DeviceReported, DevicesJoined, DevicesSetAside, RolloutTurned
+from coordinator.machine.sites import Sites
+from coordinator.rollout_records import (
+    DeviceReported,
+    DevicesJoined,
+    DevicesSetAside,
+    LineState,
+    RolloutRecord,
+    RolloutTurned,
+)
 from sojourn.logs import About
-from sojourn.node.machine import Append, Log, earliest
-from sojourn.protocol.release import BAD, ENDS
+from sojourn.node.machine import Append, Effect, Log, earliest
+from sojourn.protocol.release import BAD, ENDS, LineView
+from sojourn.protocol.release_messages import DeviceReport, ReleaseReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from coordinator.machine.rollout_progress import RolloutStep
-    from coordinator.machine.sites import Sites
-    from coordinator.rollout_records import LineState, RolloutRecord
     from coordinator.state import CoordinatorState
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.release import LineView
-    from sojourn.protocol.release_messages import DeviceReport, ReleaseReport
 
 
 class Rollouts:

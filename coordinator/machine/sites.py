@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,22 +12,18 @@ import msgspec
 from coordinator.rounds.round_messages import names
 from sojourn.errors import InvalidMessage
 from sojourn.logs import About, subject
-from sojourn.node.machine import Log, Pull, Send, StartWork
+from sojourn.node.machine import Effect, Log, Present, Pull, Send, StartWork
 from sojourn.protocol.data_summary import CONSENTS
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.messages import Birth, RosterSeen
+from sojourn.protocol.messages import Birth, Roster, RosterSeen
 from sojourn.protocol.task import MANDATE, able, leads
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Member, Ref
+from sojourn.store.blobs import BlobStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from coordinator.records import TourPlan
     from coordinator.rounds.device_signatures import NodeKeys
-    from sojourn.node.machine import Effect, Present
-    from sojourn.protocol.messages import Roster
-    from sojourn.store.blobs import BlobStore
 
 
 log = logging.getLogger(__name__)

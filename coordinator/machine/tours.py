@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
 from coordinator.aggregators.contributions import weighting_of
+from coordinator.job_state import JobState
 from coordinator.machine.job_log import log_tour_sent
+from coordinator.records import TourPlan
 from coordinator.rounds.orders import Leg, task_of, waves_of
 from coordinator.rounds.results import REPORT_BYTES
+from coordinator.state import CoordinatorState
 from sojourn.errors import Fault
 from sojourn.model.vectors import MAX_REPORTED_BYTES
-from sojourn.node.machine import Log, Pull, Send
-from sojourn.node.pending import Fetches, TimerHeap
+from sojourn.node.machine import Effect, Log, Pull, Send
+from sojourn.node.pending import Fetches, Outbox, TimerHeap
+from sojourn.parts import TourBounds
 from sojourn.protocol.limits import SHORTEST
-from sojourn.protocol.messages import MOST_KEYS, Tour, TourAccepted, TourCancel, TourDiscarded, TourSigning
+from sojourn.protocol.messages import (
+    MOST_KEYS,
+    Tour,
+    TourAccepted,
+    TourCancel,
+    TourDiscarded,
+    Toured,
+    TourProgress,
+    TourSigning,
+)
 from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import HopEnds, TourId
 from sojourn.randomness import derive
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from coordinator.job_state import JobState
-    from coordinator.records import TourPlan
-    from coordinator.state import CoordinatorState
-    from sojourn.node.machine import Effect
-    from sojourn.node.pending import Outbox
-    from sojourn.parts import TourBounds
-    from sojourn.protocol.messages import Toured, TourProgress
-    from sojourn.protocol.wire import HopEnds, TourId
-
-    KeysOf = Callable[[Iterable[str]], dict[str, bytes]]
+KeysOf = Callable[[Iterable[str]], dict[str, bytes]]
 
 
 def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds, keys: Mapping[str, bytes] | None = None) -> Tour:

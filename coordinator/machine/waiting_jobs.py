@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from coordinator.machine.sites import ROSTER_TIMEOUT, SETTLE_TIME
+from coordinator.machine.sites import ROSTER_TIMEOUT, SETTLE_TIME, Sites
 from sojourn.node.machine import earliest
 from sojourn.parts import name_of
 from sojourn.protocol.task import MANDATE, asked, asked_for
 
 if TYPE_CHECKING:
     from coordinator.job_state import JobState
-    from coordinator.machine.sites import Sites
 
 Reach = dict[str, tuple[str, ...]]
 """The devices of each site that can do a job."""

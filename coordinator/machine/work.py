@@ -6,9 +6,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 
@@ -18,15 +20,16 @@ from coordinator.machine.sites import ReadRoster, read_roster
 from coordinator.records import JobCompiled
 from coordinator.releases.orders import CheckCard, check_card
 from coordinator.rounds.closing import PassLeg, close_round, pass_leg
-from coordinator.rounds.device_signatures import HopCheck
+from coordinator.rounds.device_signatures import HopCheck, NodeKeys
 from coordinator.rounds.estimation import DeviceTable
 from coordinator.rounds.evaluation import Evaluator, MeasureRound, measure_round
 from coordinator.rounds.finishing import FinishRound, RoundFinished, finish_round
 from coordinator.rounds.planning import PlanRound, plan_round
-from coordinator.rounds.preparing import KitCache, PrepareJob, prepare
+from coordinator.rounds.preparing import Compiled, KitCache, PrepareJob, prepare
 from coordinator.rounds.results import CloseRound
 from sojourn.errors import DiskFull, Fault, JobError, SojournError
 from sojourn.model import vectors
+from sojourn.model.exemplar_view import ExemplarViews
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
 from sojourn.parts import name_of
@@ -35,17 +38,7 @@ from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.release_messages import MakeRelease
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
-from sojourn.store.blobs import FolderBlobs, disk_errors, ref_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from coordinator.rounds.device_signatures import NodeKeys
-    from coordinator.rounds.preparing import Compiled
-    from sojourn.model.exemplar_view import ExemplarViews
-    from sojourn.store.blobs import BlobStore
-
+from sojourn.store.blobs import BlobStore, FolderBlobs, disk_errors, ref_of
 
 REPORT_INTERVAL = 1.0
 """Seconds between two reports of the same step."""

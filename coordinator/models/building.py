@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,9 @@ from torch.nn import functional
 from coordinator.models.torchvision_models import PREFIX, make_torchvision_importable, torchvision_maker
 from sojourn.errors import ConfigError, ModelError
 from sojourn.parts.custom_code import own_module
+from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.task import Shape
 from sojourn.settings import nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from sojourn.protocol.spec import InputSpec
-    from sojourn.protocol.task import Shape
 
 
 def mlp(input: InputSpec, classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0) -> nn.Module:  # noqa: A002

@@ -7,21 +7,20 @@ states where each tensor is, and contains those that are nowhere else.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
     from torch import Tensor
 
 NOTE = "sojourn.tensors"

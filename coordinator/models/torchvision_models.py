@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -9,14 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sojourn.errors import ModelError
+from sojourn.protocol.spec import InputSpec
 from sojourn.settings import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor, nn
-
-    from sojourn.protocol.spec import InputSpec
 
 
 # Importing torchvision next to any torch.

@@ -5,22 +5,18 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from coordinator.models.exported_file import read_exported
 from coordinator.models.start_weights import StartWeights
 from sojourn.errors import ModelError
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
 
 MAX_HEADER = 16 << 20
 """The maximum size in bytes of the header of a safetensors file."""

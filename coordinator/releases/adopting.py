@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
 
@@ -17,11 +19,6 @@ from sojourn.errors import ModelError
 from sojourn.model.predictions import Predictor
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import generator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
 OLDEST_RUNTIME_IR = 10
 """The newest ONNX IR version that the oldest supported onnxruntime (1.20, with sojourn 0.2) reads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
@@ -12,9 +12,6 @@ from sojourn.errors import DataError, MachineError, ModelError
 from sojourn.protocol.release import BlobRef, Card, Goods
 from sojourn.store.blobs import digest_of
 from sojourn.store.files import write_atomically
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAGIC = b"sojourn-release\n"
 FORMAT = 1

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.jobs.data import public_side
+from coordinator.jobs.data import PublicData, public_side
 from coordinator.jobs.settings import JobData
 from coordinator.jobs.settings_tables import TaskSettings
 from coordinator.jobs.task_data import packed, task_data, task_from_settings
-from coordinator.releases.adopting import ROWS, adopt, generated_rows
-from coordinator.releases.making import COMPARED, Material, make
+from coordinator.releases.adopting import ROWS, Adopted, adopt, generated_rows
+from coordinator.releases.file import ReleaseFile
+from coordinator.releases.making import COMPARED, Material, Wanted, make
 from sojourn.data.column_names import table_of
 from sojourn.data.labels import NO_LABELS, classes_of
+from sojourn.data.samples import Content
 from sojourn.data.source import DataSettings, read_content
 from sojourn.errors import ConfigError, DataError
+from sojourn.model.exemplars import Exemplars
+from sojourn.protocol.spec import TableSpec
 from sojourn.protocol.task import Strata, Target, TaskSpec
-
-if TYPE_CHECKING:
-    from coordinator.jobs.data import PublicData
-    from coordinator.releases.adopting import Adopted
-    from coordinator.releases.file import ReleaseFile
-    from coordinator.releases.making import Wanted
-    from sojourn.data.samples import Content
-    from sojourn.model.exemplars import Exemplars
-    from sojourn.protocol.spec import TableSpec
 
 EXEMPLARS = 10
 """The maximum number of samples of each class that calibrate and are not tested on."""

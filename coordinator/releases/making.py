@@ -8,32 +8,26 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from math import nan, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
-from coordinator.releases.file import LARGEST_CARD, release_of
+from coordinator.job_state import JobState
+from coordinator.releases.file import LARGEST_CARD, ReleaseFile, release_of
+from coordinator.strategies import Strategy
 from sojourn.errors import DataError, ModelError
+from sojourn.model.exemplars import Exemplars
 from sojourn.model.layers import norm_spec
-from sojourn.model.predictions import Predictor, output_names, score_threshold, scores_of
+from sojourn.model.predictions import BatchOutput, Predictor, output_names, score_threshold, scores_of
 from sojourn.parts import Common, LocalNorms
 from sojourn.protocol.limits import LOSS, within
 from sojourn.protocol.metric_names import MAIN, called, metric_text, worsening
 from sojourn.protocol.release import AnomalyRule, Card, ProbeCheck, ProbeScores
-from sojourn.protocol.task import classes_as_strata
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from coordinator.job_state import JobState
-    from coordinator.releases.file import ReleaseFile
-    from coordinator.strategies import Strategy
-    from sojourn.model.exemplars import Exemplars
-    from sojourn.model.predictions import BatchOutput
-    from sojourn.protocol.release_messages import MakeRelease
-    from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, TableSpec
-    from sojourn.protocol.task import TaskSpec
+from sojourn.protocol.release_messages import MakeRelease
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, TableSpec
+from sojourn.protocol.task import TaskSpec, classes_as_strata
 
 
 def check_outcome(strategy: Strategy, spec: ModelSpec, *, named: bool) -> None:

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.releases.file import LARGEST_CARD, LARGEST_GRAPH, read_card
+from coordinator.releases.file import LARGEST_CARD, LARGEST_GRAPH, ReleaseFile, read_card
 from coordinator.rollout_records import AHEAD
 from sojourn.errors import ConfigError, DataError
-from sojourn.protocol.release import Order, sign
+from sojourn.protocol.release import LineView, Order, SignedOrder, sign
+from sojourn.protocol.release_messages import Rollout
 from sojourn.protocol.wire import Ref
+from sojourn.store.blobs import BlobStore
 
 if TYPE_CHECKING:
-    from coordinator.releases.file import ReleaseFile
-    from sojourn.protocol.release import LineView, SignedOrder
-    from sojourn.protocol.release_messages import Rollout
     from sojourn.protocol.signing import Signer
-    from sojourn.store.blobs import BlobStore
 
 
 def orders_for(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
 import onnxruntime
+from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 
@@ -18,9 +19,6 @@ from sojourn.errors import ModelError
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.session import RUNTIME_ERRORS, open_session, session_options
 from sojourn.randomness import generator
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 KINDS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "MaxPool", "Relu")
 """Operators with weights, and operators that pass on their results. Norms in int8 make `resnet8` half as large again,

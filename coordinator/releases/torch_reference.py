@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from coordinator.compiling.losses import ForwardPass, classifying, watched
+from coordinator.compiling.losses import ForwardPass, Learning, classifying, watched
 from coordinator.compiling.normalisation import normalised
 from coordinator.compiling.probes import like
 from coordinator.jobs.data import normalisation
 from coordinator.jobs.model import learning_in, output_of, put_vector, random_model
+from coordinator.jobs.settings import JobSettings
 from coordinator.jobs.task_data import scales_in, unpacked
+from sojourn.model.exemplars import Exemplars
 from sojourn.model.predictions import BatchOutput
+from sojourn.protocol.spec import Kit
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from coordinator.compiling.losses import Learning
-    from coordinator.jobs.settings import JobSettings
-    from sojourn.model.exemplars import Exemplars
-    from sojourn.protocol.spec import Kit
-
-    Numbers = tuple[float, ...] | None
+Numbers = tuple[float, ...] | None
 
 BATCH = 256
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import csv
 import platform
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from coordinator.results.job_metrics import MEASURES, task_in
+from coordinator.results.job_metrics import MEASURES, TaskMetrics, task_in
 from sojourn import __version__
 from sojourn.errors import ConfigError
+from sojourn.protocol.wire import RoundReport, VisitReport
 from sojourn.settings import dumps, parse
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from coordinator.results.job_metrics import TaskMetrics
-    from sojourn.protocol.wire import RoundReport, VisitReport
-
-    Rows = Sequence[Mapping[str, str]]
-    """A table as it is read: each row is a mapping from column names."""
+Rows = Sequence[Mapping[str, str]]
+"""A table as it is read: each row is a mapping from column names."""
 
 ROUNDS, VISITS, CONFIG, LOG = "rounds.csv", "visits.csv", "config.toml", "log.txt"
 FAILED = "failed.txt"

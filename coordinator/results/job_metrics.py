@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, get_args
@@ -27,14 +28,11 @@ from sojourn.protocol.metric_names import (
     significant,
 )
 from sojourn.protocol.task import Kind
-from sojourn.protocol.wire import RoundReport
+from sojourn.protocol.wire import JobView, RoundReport
 from sojourn.text import number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from coordinator.results.folder import Rows
-    from sojourn.protocol.wire import JobView
 
 
 MEASURES = {

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import isfinite
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from coordinator.results.folder import Rows
 from coordinator.results.job_metrics import MEASURES, axis_words, of_rows
 from sojourn.errors import require_extra
 from sojourn.protocol.metric_names import DIRECTIONS, SHARES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from coordinator.results.folder import Rows
 
 INK, PAPER, QUIET = "#1f2933", "#ffffff", "#9aa5b1"
 COLOURS = ("#0060a8", "#b23c00", "#00734f", "#8a3a86", "#6d5a00", "#3a3f45", "#b0004f", "#00707a")

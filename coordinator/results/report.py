@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
+from coordinator.job_state import JobState
 from coordinator.jobs.model import exported_model
-from coordinator.results.folder import CONFIG, LOG, ROUNDS, VISITS
+from coordinator.results.folder import CONFIG, LOG, ROUNDS, VISITS, ResultFolder, Rows
 from coordinator.results.job_metrics import MEANING, MEASURES, PLAIN, belonging, metric_in, metric_shown
 from coordinator.results.plots import (
     ACCURACY,
@@ -23,7 +25,7 @@ from coordinator.results.plots import (
     quality_plot,
 )
 from coordinator.results.run_description import capital, what_was_run
-from coordinator.results.visit_totals import DEVICES, SITES, flagged, losses, names
+from coordinator.results.visit_totals import DEVICES, SITES, Loss, flagged, losses, names
 from sojourn.markup import Markup, joined, page, tag
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
@@ -32,17 +34,8 @@ from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.metric_names import DIRECTIONS, MAIN, OWN, OWN_DEVICES, called, finisher_names, own_names
 from sojourn.protocol.spec import Kit
 from sojourn.settings import parse
+from sojourn.store.blobs import BlobStore
 from sojourn.text import clock_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from coordinator.job_state import JobState
-    from coordinator.results.folder import ResultFolder, Rows
-    from coordinator.results.visit_totals import Loss
-    from sojourn.store.blobs import BlobStore
-
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --quiet: #52606d; --line: #d9dee4; --paper: #fff; --box: #f4f6f8;

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from coordinator.jobs.settings import ModelSettings
 from coordinator.results.job_metrics import name_in, task_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def what_was_run(config: Mapping[str, Any]) -> str:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from coordinator.results.folder import VISITS
+from coordinator.results.folder import VISITS, ResultFolder, Rows
 from sojourn.protocol.visit_outcomes import WOULD_REFUSE, is_flagged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from coordinator.results.folder import ResultFolder, Rows
 
 DEVICES, SITES = "devices.csv", "sites.csv"
 _SHARED = ("visits", "lost", "seconds", "down", "up")

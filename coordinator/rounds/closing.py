@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import nan
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from coordinator.fleet_records import worth_keeping
+from coordinator.fleet_records import VisitOutcome, worth_keeping
 from coordinator.job_state import JobState
-from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundFailed, RoundKeeps, Unmerged
+from coordinator.jobs.settings import JobSettings
+from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundFailed, RoundKeeps, TourPlan, Unmerged
+from coordinator.rounds.device_signatures import HopCheck
 from coordinator.rounds.estimation import estimated, keep_weights
-from coordinator.rounds.evaluation import own_results, reported
-from coordinator.rounds.finishing import Finish, FinishRound, finish_round, member_of, own_vectors
+from coordinator.rounds.evaluation import Evaluator, own_results, reported
+from coordinator.rounds.finishing import Finish, FinishRound, RoundFinished, finish_round, member_of, own_vectors
 from coordinator.rounds.merging import (
     ANCHOR,
     BEFORE,
@@ -32,6 +35,7 @@ from coordinator.rounds.merging import (
 )
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
+    CloseRound,
     failures_of,
     flagged_tour,
     outcomes_of,
@@ -45,33 +49,19 @@ from coordinator.rounds.results import (
 from coordinator.rounds.round_messages import Failure, grouped, in_a_sentence, within_room
 from coordinator.rounds.schedules import merges
 from coordinator.rounds.tour_check import NO_SIGNATURES, TourCheck, usual_rise
+from coordinator.strategies import Strategy
 from sojourn.model import vectors
 from sojourn.model.gate_rules import not_finite
 from sojourn.model.scoring import Scores
 from sojourn.parts import NoFinisher, UpdateEstimator
 from sojourn.protocol.limits import LABEL, LOSS, MAX_BYTES, MAX_SECONDS, sum_within, within
+from sojourn.protocol.spec import Kit
 from sojourn.protocol.visit_outcomes import is_flagged
-from sojourn.protocol.wire import DATA_NOTE, RoundReport
+from sojourn.protocol.wire import DATA_NOTE, Ref, RoundReport, VisitReport
+from sojourn.store.blobs import BlobStore
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from coordinator.fleet_records import VisitOutcome
-    from coordinator.jobs.settings import JobSettings
-    from coordinator.records import TourPlan
-    from coordinator.rounds.device_signatures import HopCheck
-    from coordinator.rounds.evaluation import Evaluator
-    from coordinator.rounds.finishing import RoundFinished
-    from coordinator.rounds.results import CloseRound
-    from coordinator.strategies import Strategy
-    from sojourn.protocol.spec import Kit
-    from sojourn.protocol.wire import Ref, VisitReport
-    from sojourn.store.blobs import BlobStore
-
-    Vector = NDArray[np.float32]
-    Finishing = Callable[[FinishRound], RoundFinished]
+Vector = NDArray[np.float32]
+Finishing = Callable[[FinishRound], RoundFinished]
 
 
 class PassLeg(msgspec.Struct, frozen=True):

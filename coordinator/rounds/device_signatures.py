@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
+from coordinator.job_state import JobState
+from coordinator.records import TourPlan
 from coordinator.rounds.orders import peer_bounds, rises_of, task_of, waves_of
 from sojourn.errors import ConfigError
 from sojourn.protocol.limits import Name, PublicKey
 from sojourn.protocol.visit_outcomes import SHORTENED
-from sojourn.protocol.wire import VisitId
+from sojourn.protocol.wire import SignedHop, Task, VisitId, VisitReport
 from sojourn.settings import read_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from coordinator.job_state import JobState
-    from coordinator.records import TourPlan
-    from sojourn.protocol.wire import SignedHop, Task, VisitReport
-
 
 log = logging.getLogger(__name__)
 SigningPolicy = Literal["enrolled", "require", "off"]

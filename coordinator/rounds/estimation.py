@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.fleet_records import worth_keeping
-from coordinator.records import INITIAL, DevicesEstimated, RoundFailed
-from coordinator.rounds.results import failures_of, outcomes_of, reports_of, sample_of, tour_model, traffic_of
+from coordinator.job_state import JobState
+from coordinator.records import INITIAL, DevicesEstimated, RoundFailed, TourPlan
+from coordinator.rounds.device_signatures import HopCheck
+from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.results import (
+    CloseRound,
+    failures_of,
+    outcomes_of,
+    reports_of,
+    sample_of,
+    tour_model,
+    traffic_of,
+)
 from coordinator.rounds.round_messages import Failure, grouped, in_a_sentence, within_room
 from coordinator.rounds.tour_check import NO_SIGNATURES, TourCheck
 from hierarchy.arranging.candidates import reach_table
@@ -20,30 +32,17 @@ from sojourn.parts import (
     ClassCountEstimator,
     ClassifierEstimator,
     ConfidenceEstimator,
+    Estimator,
     OwnEstimator,
     SignatureEstimator,
     UpdateEstimator,
 )
 from sojourn.parts.custom_code import load
-from sojourn.store.blobs import ref_of
+from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import Ref, VisitReport
+from sojourn.store.blobs import BlobStore, ref_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from coordinator.job_state import JobState
-    from coordinator.records import TourPlan
-    from coordinator.rounds.device_signatures import HopCheck
-    from coordinator.rounds.evaluation import Evaluator
-    from coordinator.rounds.results import CloseRound
-    from sojourn.parts import Estimator
-    from sojourn.protocol.spec import Kit
-    from sojourn.protocol.wire import Ref, VisitReport
-    from sojourn.store.blobs import BlobStore
-
-    Reach = Mapping[str, tuple[str, ...]]
-
+Reach = Mapping[str, tuple[str, ...]]
 
 MAX_COUNT = 1 << 53
 """The largest sample count that a float represents exactly."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from math import nan
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from coordinator.job_state import JobState
 from coordinator.records import RoundMeasured
 from coordinator.rounds.merging import BEFORE
 from sojourn.errors import Fault
 from sojourn.model import vectors
-from sojourn.model.exemplar_view import ExemplarView
-from sojourn.model.exemplars import ViewedExemplars, signature_of
+from sojourn.model.exemplar_view import ExemplarView, ExemplarViews
+from sojourn.model.exemplars import Exemplars, ViewedExemplars, signature_of
 from sojourn.model.graphs import Graphs
 from sojourn.model.metrics import cross_entropies
 from sojourn.model.predictions import FusedGraphs, supports_fusion
@@ -25,23 +27,12 @@ from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import LOSS, within
 from sojourn.protocol.metric_names import MAIN, MERGED, OWN, OWN_DEVICES, SHARES, SPREAD, VALIDATION
 from sojourn.protocol.spec import Kit
-from sojourn.protocol.wire import Ref
+from sojourn.protocol.task import Kind
+from sojourn.protocol.wire import Ref, VisitReport
+from sojourn.store.blobs import BlobStore
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    from coordinator.job_state import JobState
-    from sojourn.model.exemplar_view import ExemplarViews
-    from sojourn.model.exemplars import Exemplars
-    from sojourn.protocol.task import Kind
-    from sojourn.protocol.wire import VisitReport
-    from sojourn.store.blobs import BlobStore
-
-    Models = Iterable[NDArray[np.float32]]
-    Vector = NDArray[np.float32]
-
+Models = Iterable[NDArray[np.float32]]
+Vector = NDArray[np.float32]
 
 MIN_PROBABILITY = 1e-30
 """Smaller probabilities are raised to this value before taking their logarithm."""

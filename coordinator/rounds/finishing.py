@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from coordinator.finishers.finishing import finish
-from coordinator.finishers.task import FLOAT32, FinishTask, MemberModel
+from coordinator.finishers.task import FLOAT32, FinishTask, Load, MemberModel, State
 from coordinator.job_state import JobState
+from coordinator.records import TourPlan
 from coordinator.rounds.results import reported_refs, tour_model
 from sojourn.errors import JobError
 from sojourn.model import vectors
@@ -19,17 +21,12 @@ from sojourn.parts import Finisher, NoFinisher
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.metric_names import MEAN, TOGETHER, VOTE, VOTERS
 from sojourn.protocol.spec import Kit
-from sojourn.protocol.wire import Ref
+from sojourn.protocol.wire import Ref, VisitReport
 from sojourn.randomness import derive
+from sojourn.store.blobs import BlobStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from coordinator.finishers.task import Load, State
-    from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
-    from sojourn.protocol.wire import VisitReport
-    from sojourn.store.blobs import BlobStore
 
 
 FINISHER, VOTER = "finisher-", "voter-"

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.aggregators.aggregating import Contribution, MergeContext, aggregate, aggregate_with_state
 from coordinator.aggregators.contributions import mean_or, weighting_of
+from coordinator.strategies import Strategy
 from sojourn.parts import Fusion
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from coordinator.strategies import Strategy
-
-    Vector = NDArray[np.float32]
-
+Vector = NDArray[np.float32]
 
 # Everything here works on plain arrays.
 #

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import msgspec
 
+from coordinator.job_state import JobState
+from coordinator.jobs.settings import JobSettings
+from coordinator.records import TourPlan
 from coordinator.rounds.schedules import is_alone
-from sojourn.parts import Common, EdgeCloud, Elmy, NoEstimator, Phase, PhasedRing, Sgd
+from sojourn.parts import Common, EdgeCloud, Elmy, NoEstimator, Phase, PhasedRing, Sgd, TourBounds
 from sojourn.protocol.wire import Task
-
-if TYPE_CHECKING:
-    from coordinator.job_state import JobState
-    from coordinator.jobs.settings import JobSettings
-    from coordinator.records import TourPlan
-    from sojourn.parts import TourBounds
 
 Rises = tuple[float, float]
 """The factors by which visits increased the loss on the exemplars: their median and median deviation."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import filterfalse
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from coordinator.job_state import JobState
+from coordinator.jobs.settings import JobSettings
 from coordinator.records import INITIAL, RoundPlanned, TourPlan
-from coordinator.rounds.estimation import DeviceTable, known, unknown
+from coordinator.rounds.estimation import ConnectedDevices, DeviceTable, known, unknown
 from coordinator.rounds.merging import RELAY, departs_from
 from coordinator.rounds.round_messages import (
     MAX_DEVICE_NAMES_LENGTH,
@@ -21,6 +22,7 @@ from coordinator.rounds.round_messages import (
     too_few,
 )
 from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, sets_asked_for
+from coordinator.strategies import Strategy
 from hierarchy.arranging.arrangement import (
     MAX_HOPS,
     ArrangeContext,
@@ -36,15 +38,7 @@ from sojourn.model.vectors import cap_weights
 from sojourn.parts import ClassCountEstimator
 from sojourn.parts.two_stream import ROUND
 from sojourn.randomness import derive
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from coordinator.jobs.settings import JobSettings
-    from coordinator.rounds.estimation import ConnectedDevices
-    from coordinator.strategies import Strategy
-    from sojourn.store.blobs import BlobStore
-
+from sojourn.store.blobs import BlobStore
 
 ESTIMATED_AT_ONCE = 5000
 """Maximum devices that one estimation asks; the others are asked when these have answered, so that a huge fleet needs

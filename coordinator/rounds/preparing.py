@@ -5,55 +5,52 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.aggregators.aggregating import first_state
 from coordinator.finishers import finishing
-from coordinator.jobs.data import public_data
-from coordinator.jobs.model import job_learning, job_model, output_of
-from coordinator.jobs.settings import TORCHVISION, read_job
+from coordinator.jobs.data import PublicData, public_data
+from coordinator.jobs.model import EarlierWeights, job_learning, job_model, output_of
+from coordinator.jobs.settings import TORCHVISION, JobSettings, read_job
 from coordinator.records import JobCompiled
 from coordinator.rounds.closing import sent_vectors
 from coordinator.rounds.finishing import save_state
 from coordinator.rounds.round_messages import within_room
 from coordinator.rounds.starting import StartModel, earlier_weights, started
+from coordinator.state import CoordinatorState
 from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.model.layers import check_output_bias, classifier_weights
 from sojourn.model.workload import training_size
-from sojourn.parts import ClassifierEstimator, Echo, Generated, LogitAdjustment, Outliers, TwoStreamPart, name_of
+from sojourn.parts import (
+    ClassifierEstimator,
+    Echo,
+    Estimator,
+    Generated,
+    LogitAdjustment,
+    Outliers,
+    TwoStreamPart,
+    name_of,
+)
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.mandates import Normalisation
 from sojourn.protocol.spec import Kit
-from sojourn.protocol.task import asked_by
+from sojourn.protocol.task import TaskSpec, asked_by
 from sojourn.protocol.wire import Ref
-from sojourn.store.blobs import ref_of
+from sojourn.store.blobs import BlobStore, ref_of
 from sojourn.store.files import write_atomically
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from coordinator.jobs.data import PublicData
-    from coordinator.jobs.model import EarlierWeights
-    from coordinator.jobs.settings import JobSettings
-    from coordinator.state import CoordinatorState
-    from sojourn.parts import Estimator
-    from sojourn.protocol.task import TaskSpec
-    from sojourn.store.blobs import BlobStore
-
-    Compiled = tuple[Kit, NDArray[np.float32]]
-    """A kit, and the model that it starts from."""
-
+Compiled = tuple[Kit, NDArray[np.float32]]
+"""A kit, and the model that it starts from."""
 
 log = logging.getLogger(__name__)
 

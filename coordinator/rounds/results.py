@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.fleet_records import VisitOutcome
 from coordinator.job_state import JobState
+from coordinator.records import TourPlan
 from coordinator.rounds.orders import waves_of
 from coordinator.rounds.round_messages import Failure, names
 from sojourn.errors import InvalidBlob, InvalidMessage
@@ -19,18 +21,10 @@ from sojourn.model.gate_rules import counted_samples
 from sojourn.model.vectors import spec_of_vector
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import MAX_BYTES, TEXT, Moment, sum_within
+from sojourn.protocol.spec import Kit
 from sojourn.protocol.visit_outcomes import WOULD_REFUSE
-from sojourn.protocol.wire import DATA_NOTE, VisitReport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from coordinator.records import TourPlan
-    from sojourn.protocol.spec import Kit
-    from sojourn.protocol.wire import Ref
-    from sojourn.store.blobs import BlobStore
+from sojourn.protocol.wire import DATA_NOTE, Ref, VisitReport
+from sojourn.store.blobs import BlobStore
 
 MAX_NAMES_LENGTH = 400
 """Maximum characters for the devices of a refused tour."""

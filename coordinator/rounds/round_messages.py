@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sojourn.parts import name_of
 from sojourn.protocol.task import asked, asked_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from coordinator.rounds.planning import PlanRound
 
 

@@ -12,8 +12,9 @@ on its input. A device that connects later joins at the next arrangement.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hierarchy.arranging.arrangement import ClientSet
 from sojourn.parts import (
@@ -29,9 +30,6 @@ from sojourn.parts import (
 )
 from sojourn.parts.custom_code import load
 from sojourn.randomness import generator
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.jobs.model import EarlierWeights, named_tensors
-from coordinator.jobs.settings import read_start
+from coordinator.jobs.settings import JobSettings, read_start
 from coordinator.records import ENDED
+from coordinator.state import CoordinatorState
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
+from sojourn.store.blobs import BlobStore
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from coordinator.jobs.settings import JobSettings
-    from coordinator.state import CoordinatorState
-    from sojourn.store.blobs import BlobStore
 
 
 class StartModel(msgspec.Struct, frozen=True):

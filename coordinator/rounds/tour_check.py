@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.job_state import JobState
+from coordinator.records import TourPlan
 from coordinator.rounds.device_signatures import HopCheck
 from coordinator.rounds.orders import Leg, Rises, peer_bounds, rises_of, task_of, waves_of
 from coordinator.rounds.results import reported_vectors, returned_by, tour_model
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
+from sojourn.model.exemplar_view import ExemplarView
 from sojourn.model.gate_rules import (
     Refusal,
     Update,
@@ -33,23 +37,16 @@ from sojourn.model.gate_rules import (
     unsound_state,
 )
 from sojourn.model.vectors import cap_weights
+from sojourn.parts import TourBounds
 from sojourn.protocol.visit_outcomes import SHORTENED, WOULD_REFUSE
-from sojourn.protocol.wire import stride, visit_steps
-from sojourn.store.blobs import ref_of
+from sojourn.protocol.wire import VisitReport, stride, visit_steps
+from sojourn.store.blobs import BlobStore, ref_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
-    from coordinator.job_state import JobState
-    from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
-    from sojourn.model.exemplar_view import ExemplarView
-    from sojourn.parts import TourBounds
-    from sojourn.protocol.wire import VisitReport
-    from sojourn.store.blobs import BlobStore
 
     Vector = NDArray[np.float32]
     Reported = Sequence[tuple[TourPlan, Sequence[VisitReport]]]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -23,9 +24,6 @@ from sojourn.parts import (
     WeightedMean,
 )
 from sojourn.settings import nearest, validated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FORMS: dict[str, dict[str, type[msgspec.Struct]]] = {
     kind: {str(form.__struct_config__.tag): form for form in get_args(forms)}

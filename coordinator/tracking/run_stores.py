@@ -5,21 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 
-from coordinator.tracking.runs import ALWAYS
+from coordinator.tracking.runs import ALWAYS, RoundTracked, RunBegun, RunEnded
 from sojourn import errors
 from sojourn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from coordinator.tracking.runs import RoundTracked, RunBegun, RunEnded
-
 
 SQLITE = "sqlite:///"
 

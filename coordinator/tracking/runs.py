@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import msgspec
 
+from coordinator.jobs.settings import JobSettings
 from sojourn import __version__
+from sojourn.protocol.wire import RoundReport
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from coordinator.jobs.settings import JobSettings
-    from sojourn.protocol.wire import RoundReport
-
 
 ALWAYS = "visits"
 """A metric that every round has: its newest step is the newest written round."""

@@ -7,13 +7,19 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 import msgspec
 
+from coordinator.job_state import JobState
 from coordinator.records import ENDED, JobContinued, JobEnded, JobRemoved, JobStarted, RoundClosed, RoundMeasured
+from coordinator.state import CoordinatorState
+from coordinator.tracking.run_stores import TrackingSettings
 from coordinator.tracking.runs import (
+    Frame,
+    Outcome,
     RunBegun,
     RunEnded,
     WriterSetup,
@@ -24,16 +30,6 @@ from coordinator.tracking.runs import (
 )
 from sojourn.processes import Child, full_environment
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from coordinator.job_state import JobState
-    from coordinator.state import CoordinatorState
-    from coordinator.tracking.run_stores import TrackingSettings
-    from coordinator.tracking.runs import Frame, Outcome
-
 
 MAX_STARTS = 5
 """How often the process is started, if it dies, before tracking stops until the coordinator's next start."""

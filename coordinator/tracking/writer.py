@@ -12,17 +12,15 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from coordinator.tracking.run_stores import EventFiles, MlflowRuns, be_silent
 from coordinator.tracking.runs import Frame, RoundTracked, RunBegun, RunEnded, WriterSetup
 from sojourn.processes import Parent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 PAUSE, MAX_PAUSE = 5.0, 300.0
 """The seconds until a failed write is retried: at first, and after many failures. Each try may leave a file."""

@@ -8,10 +8,11 @@ import sys
 import threading
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_agent.inference.endpoint_process import SETTINGS
 from edge_agent.inference.inputs_and_outputs import of_csv, of_image, of_npy, rows_of
@@ -20,15 +21,10 @@ from edge_agent.inference.usage import ErrorToken
 from edge_agent.releases.folder import ReleaseFolder, lines
 from edge_agent.releases.served import card_of
 from sojourn import logs
+from sojourn.data.source import Form
 from sojourn.errors import ConfigError, DataError, ModelError, NoRelease, SojournError
 from sojourn.local_http import LocalRequestHandler, LocalServer
 from sojourn.processes import Parent
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sojourn.data.source import Form
-
 
 MAX_ROWS = 1024
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sojourn.processes import GRACE, Child
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MIN_PAUSE, _MAX_PAUSE = 1.0, 60.0
 log = logging.getLogger(__name__)

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from sojourn.data.column_names import rows_by_name
 from sojourn.data.npz import read_rows
 from sojourn.data.samples import content_of, rows_in
 from sojourn.data.series import latest_windows
-from sojourn.data.source import DataSettings, on_scale
+from sojourn.data.source import DataSettings, Form, on_scale
 from sojourn.errors import DataError
 from sojourn.model.metrics import sigmoid, softmax
-from sojourn.model.predictions import scores_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from sojourn.data.source import Form
-    from sojourn.model.predictions import BatchOutput
-    from sojourn.protocol.release import Card
-    from sojourn.protocol.task import TaskSpec
-
+from sojourn.model.predictions import BatchOutput, scores_of
+from sojourn.protocol.release import Card
+from sojourn.protocol.task import TaskSpec
 
 # Inputs: an image, an NPZ, NPY or CSV file, a text, or the body of a request. A forecast continues the end of a series,
 # and a language model the end of a text, so only the last steps or tokens are used.

@@ -8,35 +8,26 @@ import os
 import threading
 import weakref
 from collections import Counter, deque
+from collections.abc import Callable
 from math import inf
+from pathlib import Path
 from time import monotonic, perf_counter_ns
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_agent.inference.inputs_and_outputs import TOP, anomalies, plain_answers, rows_of
+from edge_agent.inference.inputs_and_outputs import TOP, AnomalyScore, anomalies, plain_answers, rows_of
 from edge_agent.inference.usage import UsageReport, UsageSender, UsageTally, bin_of
-from edge_agent.releases.folder import ReleaseFolder
+from edge_agent.releases.folder import Identity, ReleaseFolder, ServedFiles
 from edge_agent.releases.served import load, no_release, store_of
 from sojourn.errors import DataError, InvalidBlob, ModelError, SojournError, StoreError
 from sojourn.model.metrics import softmax
-from sojourn.model.predictions import BatchOutput, groups
-from sojourn.protocol.release import CLASSES
+from sojourn.model.predictions import BatchOutput, ReleasePredictor, groups
+from sojourn.protocol.release import CLASSES, Card
+from sojourn.protocol.task import Kind
 from sojourn.protocol.topics import check_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from types import TracebackType
-
-    from numpy.typing import NDArray
-
-    from edge_agent.inference.inputs_and_outputs import AnomalyScore
-    from edge_agent.releases.folder import Identity, ServedFiles
-    from sojourn.model.predictions import ReleasePredictor
-    from sojourn.protocol.release import Card
-    from sojourn.protocol.task import Kind
-
 
 # One version that a program uses: predicts, and counts usage for the agent.
 #

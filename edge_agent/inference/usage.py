@@ -6,11 +6,12 @@ import hmac
 import os
 import socket
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
@@ -18,10 +19,6 @@ from edge_agent.releases.folder import FOLDER
 from sojourn.errors import ConfigError
 from sojourn.protocol.limits import Name, Number
 from sojourn.protocol.release import CLASSES, Pace, Version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 MIN_TOKEN_LENGTH = 16
 """Minimum characters of a token; shorter ones can be guessed."""

@@ -11,27 +11,23 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from edge_agent.inference.usage import LARGEST, ErrorCount, UsageReport, UsageTally, address_of
-from edge_agent.releases.folder import FOLDER, ReleaseFolder, shared_folder
+from edge_agent.releases.folder import FOLDER, Identity, ReleaseFolder, ServedFiles, shared_folder
 from edge_agent.releases.orders import Usage
 from sojourn.errors import InvalidBlob, InvalidMessage, StoreError
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import MAX_COUNT
 from sojourn.protocol.release import ENOUGH, Card, Health, total_variation
 from sojourn.store.blobs import disk_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from edge_agent.releases.folder import Identity, ServedFiles
 
 PAUSE = 60.0
 _URGENT_PAUSE = 1.0

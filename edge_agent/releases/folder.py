@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -18,9 +19,6 @@ from sojourn.protocol.limits import Name, Number
 from sojourn.protocol.release import BlobRef, Goods, Quantile, Version
 from sojourn.store.blobs import LEAF, digest_of_hashes, disk_errors, leaf_hashes
 from sojourn.store.files import TEMP_SUFFIX, move_into_place, open_atomic, sync_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDER = "release"
 _FOLDER_MODE, _FILE_MODE = 0o750, 0o640

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,9 +18,6 @@ from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, ModelError
 from sojourn.processes import Child
 from sojourn.protocol.release import Health
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TRIAL_TIMEOUT = 300.0
 """Maximum seconds of a trial: loading a large graph on a small board, and a few hundred predictions."""

@@ -7,11 +7,9 @@ one is completely fetched, verified and tried. Each transition of an order is a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from edge_agent.records import ReleaseEnded, ReleaseOrdered, ServedRelease
+from edge_agent.records import AgentState, ReleaseEnded, ReleaseLine, ReleaseOrdered, ServedRelease
 from edge_agent.releases.orders import (
     DEVICE_RELEASE,
     REPORTED,
@@ -20,22 +18,15 @@ from edge_agent.releases.orders import (
     Install,
     Installed,
     ReleaseTask,
+    Usage,
     Withdraw,
     work_for,
 )
-from sojourn.node.machine import Append, CancelWork, Log, Pull, Send, StartWork
-from sojourn.protocol.release import ENDS, Health
-from sojourn.protocol.release_messages import ReleaseReport
+from sojourn.node.machine import Append, CancelWork, Effect, Log, Pull, Send, StartWork, WorkDone, WorkFailed
+from sojourn.protocol.release import ENDS, Health, Order
+from sojourn.protocol.release_messages import Release, ReleaseReport
 from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import Ref
-
-if TYPE_CHECKING:
-    from edge_agent.records import AgentState, ReleaseLine
-    from edge_agent.releases.orders import Usage
-    from sojourn.node.machine import Effect, WorkDone, WorkFailed
-    from sojourn.protocol.release import Order
-    from sojourn.protocol.release_messages import Release
-    from sojourn.protocol.wire import VisitReason
+from sojourn.protocol.wire import Ref, VisitReason
 
 MAX_LINES = 16
 """Maximum number of model lines that a device serves."""

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from edge_agent.records import ServedRelease
 from sojourn.node.table import Table
 from sojourn.protocol.limits import Name
-from sojourn.protocol.release import Goods, Health
-
-if TYPE_CHECKING:
-    from edge_agent.records import ServedRelease
-    from sojourn.protocol.release import ReleaseState
-
+from sojourn.protocol.release import Goods, Health, ReleaseState
 
 # The states of the newest order of a model line on a device, and the transitions between them.
 #

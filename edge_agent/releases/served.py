@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from edge_agent.releases.folder import ReleaseFolder
+from edge_agent.releases.folder import ReleaseFolder, ServedFiles
+from edge_agent.settings import AgentSettings
 from sojourn.errors import ConfigError, InvalidMessage, ModelError, NoRelease
 from sojourn.model.predictions import ReleasePredictor
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.release import Card
 from sojourn.settings import read_settings, store_folder
-
-if TYPE_CHECKING:
-    from edge_agent.releases.folder import ServedFiles
-    from edge_agent.settings import AgentSettings
-
 
 VARIABLE = "SOJOURN_STORE"
 SERVICE = Path("/var/lib/sojourn-agent")

@@ -8,31 +8,31 @@ from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_agent.releases.folder import ReleaseFolder, Threshold
 from edge_agent.releases.installing import Trial, Tried
 from edge_agent.releases.served import load
-from sojourn.data.source import load_data
+from sojourn.data.samples import Samples
+from sojourn.data.source import DataSettings, load_data
 from sojourn.errors import DataError, InvalidBlob, ModelError, StoreError
-from sojourn.model.metrics import added
-from sojourn.model.predictions import groups, metrics_of, probe_rows, score_threshold, scores_of, tally
+from sojourn.model.metrics import Tally, added
+from sojourn.model.predictions import (
+    BatchOutput,
+    ReleasePredictor,
+    groups,
+    metrics_of,
+    probe_rows,
+    score_threshold,
+    scores_of,
+    tally,
+)
 from sojourn.protocol.limits import LOSS, within
 from sojourn.protocol.metric_names import MAIN
-from sojourn.protocol.release import Health, Pace, TaskHealth, total_variation
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sojourn.data.samples import Samples
-    from sojourn.data.source import DataSettings
-    from sojourn.model.metrics import Tally
-    from sojourn.model.predictions import BatchOutput, ReleasePredictor
-    from sojourn.protocol.release import Card
-
+from sojourn.protocol.release import Card, Health, Pace, TaskHealth, total_variation
 
 MAX_SCORED = 4096
 """Maximum number of the device's samples to score, spread evenly over all of them."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edge_agent.settings import AgentSettings
 from edge_agent.setup.connection_checks import refusal_of
 from sojourn import settings
 from sojourn.errors import ConfigError, SojournError
+from sojourn.protocol.data_summary import DataSurvey
 from sojourn.settings import validated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sojourn.protocol.data_summary import DataSurvey
 
 HEAT = {"throttle_at": 70.0, "stop_at": 80.0}
 """Temperature limits below the 80 degrees Celsius at which a Raspberry Pi slows itself down."""

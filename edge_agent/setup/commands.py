@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sojourn import options
 from sojourn.errors import ConfigError
 from sojourn.settings import broker_flags, broker_table, data_flags
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _COLOURS = {"ok": "green", "warning": "yellow", "fails": "red"}
 

@@ -7,18 +7,13 @@ import datetime as dt
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from sojourn.links.mqtt import tls_context
 from sojourn.links.session import Identity, Session
-from sojourn.links.settings import TlsSettings, read_password
+from sojourn.links.settings import BrokerSettings, TlsSettings, read_password
 from sojourn.protocol.topics import Address, inbox_filter
-
-if TYPE_CHECKING:
-    from sojourn.links.settings import BrokerSettings
-
 
 _UNSYNCHRONISED = 5
 _TIMEX_BYTES = 512

@@ -6,17 +6,21 @@ import datetime as dt
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from edge_agent import machine_readings
-from edge_agent.limits import Limits, lack_of_memory, read_machine
+from edge_agent.limits import Limits, LimitSettings, lack_of_memory, read_machine
 from edge_agent.mandates import describe_trusted_keys
+from edge_agent.settings import AgentSettings
 from edge_agent.setup import connection_checks, training_trial
+from edge_agent.setup.training_trial import TrialResult
+from edge_agent.training.sandbox import SandboxReport
 from sojourn.errors import MachineError, UserError
 from sojourn.links.connection_errors import SET_THE_CLOCK
 from sojourn.parts import Training
@@ -24,14 +28,6 @@ from sojourn.protocol.spec import TableSpec
 from sojourn.protocol.task import Kind, Size, Strata, TaskSpec, Window
 from sojourn.protocol.wire import TrainingSize
 from sojourn.settings import Texts, store_folder, validated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from edge_agent.limits import LimitSettings
-    from edge_agent.settings import AgentSettings
-    from edge_agent.setup.training_trial import TrialResult
-    from edge_agent.training.sandbox import SandboxReport
 
 Verdict = Literal["ok", "warning", "fails"]
 UNIT = "etc/systemd/system/sojourn-agent.service"

@@ -9,6 +9,7 @@ import socket
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -22,8 +23,6 @@ from sojourn.errors import ConfigError, LinkError, MachineError
 from sojourn.profile import DeviceProfile, LinkProfile, Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sojourn.model.workload import Speed
 
 WIRED = LinkProfile(up=117.5e6, down=117.5e6, latency=0.0005)

@@ -7,18 +7,15 @@ as the training worker.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from edge_agent.training.sandbox import python_paths
 from sojourn.errors import ConfigError, MachineError
 from sojourn.processes import Parent, ask
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _CHECK_TIMEOUT = 120.0
 

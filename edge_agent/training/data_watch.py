@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,15 +14,13 @@ from time import monotonic, time
 from typing import TYPE_CHECKING
 
 from edge_agent.training.messages import LookAtData
+from sojourn.data.source import DataSettings
 from sojourn.node.machine import WorkDone, WorkEvent, WorkFailed
 from sojourn.protocol.data_summary import DataSurvey
 from sojourn.store.files import TEMP_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edge_agent.training.process import TrainingProcess
-    from sojourn.data.source import DataSettings
 
     Mark = tuple[tuple[str, int, int, int], ...]
 

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_agent.training.objectives import TwoStream
-from sojourn.model.graphs import Streams
+from edge_agent.training.objectives import Objective, TwoStream
+from sojourn.model.graphs import Graphs, Streams
+from sojourn.parts import Training
 from sojourn.protocol.limits import MAX_NUMBER
+from sojourn.protocol.spec import Kit
 from sojourn.randomness import batches, noise
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.objectives import Objective
-    from sojourn.model.graphs import Graphs
-    from sojourn.parts import Training
-    from sojourn.protocol.spec import Kit
-
-    Array = Any
-    Progress = Callable[[int, int], None]
-    """Called with the step and the number of steps."""
-
+Array = Any
+Progress = Callable[[int, int], None]
+"""Called with the step and the number of steps."""
 
 # The optimisers: SGD with momentum, or Adam, with the same arithmetic as torch; their state starts at zero in each
 # visit.

@@ -6,11 +6,12 @@ objectives. If the device computes its signature itself, it does not send a mode
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_agent.training.descent import descended, metrics
+from edge_agent.training.descent import EpochResult, Prepared, Progress, descended, metrics
 from edge_agent.training.messages import Trained
 from edge_agent.training.objectives import Plain
 from edge_agent.training.visit_vectors import Unsupported, model_of, save_model
@@ -28,16 +29,9 @@ from sojourn.parts import (
 )
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import MAX_NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.descent import EpochResult, Prepared, Progress
-    from sojourn.protocol.messages import Visit
-    from sojourn.protocol.wire import Task
-    from sojourn.store.blobs import BlobStore
+from sojourn.protocol.messages import Visit
+from sojourn.protocol.wire import Task
+from sojourn.store.blobs import BlobStore
 
 MAX_SIGNATURE = 4096
 """Maximum length of a signature in a message."""

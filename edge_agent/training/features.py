@@ -12,24 +12,20 @@ import logging
 import zlib
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from edge_agent.machine_readings import free_disk
+from edge_agent.training.data_watch import FeatureFolder
+from edge_agent.training.descent import Batches, Prepared, Progress
 from edge_agent.training.sandbox import MAX_FILE_SIZE
+from sojourn.data.samples import Samples
+from sojourn.model.graphs import Graphs
 from sojourn.store.files import open_atomic
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.data_watch import FeatureFolder
-    from edge_agent.training.descent import Batches, Prepared, Progress
-    from sojourn.data.samples import Samples
-    from sojourn.model.graphs import Graphs
 
 DEFAULT_FREE_DISK = 64
 """Megabytes that must stay free on the disk if the owner has not set limits.free_disk."""

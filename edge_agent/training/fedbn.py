@@ -12,22 +12,17 @@ this device, and after training.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from edge_agent.training.descent import descended, metrics
+from edge_agent.training.descent import Prepared, Progress, descended, metrics
 from edge_agent.training.held_out import own_metrics, parted
-from edge_agent.training.messages import Trained
+from edge_agent.training.messages import Train, Trained
 from edge_agent.training.objectives import Plain
 from edge_agent.training.visit_vectors import memory_of, model_of, save_model
 from sojourn.model import vectors
 from sojourn.model.layers import norm_spec, norms_of, with_norms
+from sojourn.parts import LocalNorms
 from sojourn.protocol.metric_names import MERGED
-
-if TYPE_CHECKING:
-    from edge_agent.training.descent import Prepared, Progress
-    from edge_agent.training.messages import Train
-    from sojourn.parts import LocalNorms
-    from sojourn.store.blobs import BlobStore
+from sojourn.store.blobs import BlobStore
 
 NORMS = "norms"
 """The name of a device's memory: the parameters of its BatchNorm layers."""

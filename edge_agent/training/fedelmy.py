@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_agent.training.descent import descend, metrics, steps_of
+from edge_agent.training.descent import Batches, EpochResult, Prepared, Progress, descend, metrics, steps_of
 from edge_agent.training.held_out import correct_predictions, parted
-from edge_agent.training.messages import Trained
-from edge_agent.training.objectives import Plain
+from edge_agent.training.messages import Train, Trained
+from edge_agent.training.objectives import Array, LossAndGrad, Objective, Plain
 from edge_agent.training.visit_vectors import model_of, save_model
+from sojourn import parts
 from sojourn.model.scoring import BATCH
 from sojourn.model.vectors import weighted_mean
+from sojourn.parts import Elmy
+from sojourn.protocol.messages import Visit
+from sojourn.protocol.spec import ModelSpec
 from sojourn.randomness import derive, generator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.descent import Batches, EpochResult, Prepared, Progress
-    from edge_agent.training.messages import Train
-    from edge_agent.training.objectives import Array, LossAndGrad, Objective
-    from sojourn import parts
-    from sojourn.parts import Elmy
-    from sojourn.protocol.messages import Visit
-    from sojourn.protocol.spec import ModelSpec
-    from sojourn.store.blobs import BlobStore
-
+from sojourn.store.blobs import BlobStore
 
 # FedELMY's terms of the gradient: away from the models of the pool, and not too far from the first of them.
 #

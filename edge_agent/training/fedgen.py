@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_agent.training.descent import descended, metrics
-from edge_agent.training.messages import Trained
+from edge_agent.training.descent import Batches, Prepared, Progress, descended, metrics
+from edge_agent.training.messages import Train, Trained
 from edge_agent.training.objectives import Plain
 from edge_agent.training.visit_vectors import Unsupported, companions_of, model_of, save_model
 from sojourn.model import vectors
 from sojourn.model.generator import GeneratorLayout, last_layer
-from sojourn.model.graphs import Graphs
+from sojourn.model.graphs import Graphs, Streams
 from sojourn.model.metrics import softmax
 from sojourn.model.vectors import flat
+from sojourn.parts import Generated
+from sojourn.protocol.spec import Kit
 from sojourn.randomness import generator
+from sojourn.store.blobs import BlobStore
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.descent import Batches, Prepared, Progress
-    from edge_agent.training.messages import Train
-    from sojourn.model.graphs import Streams
-    from sojourn.parts import Generated
-    from sojourn.protocol.spec import Kit
-    from sojourn.store.blobs import BlobStore
-
-    Vector = NDArray[np.float32]
+Vector = NDArray[np.float32]
 
 
 def train_generated(

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_agent.training.descent import descended, metrics
+from edge_agent.training.descent import Prepared, Progress, descended, metrics
 from edge_agent.training.fedelmy import shuffled
-from edge_agent.training.messages import Trained
+from edge_agent.training.messages import Train, Trained
 from edge_agent.training.objectives import Plain
 from edge_agent.training.visit_vectors import Unsupported, model_of, save_model
-from sojourn.model.graphs import Graphs
+from sojourn.model.graphs import Graphs, Streams
+from sojourn.parts import Outlier, Outliers
+from sojourn.protocol.spec import Kit, OutlierGraphs
 from sojourn.randomness import generator
+from sojourn.store.blobs import BlobStore
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.descent import Prepared, Progress
-    from edge_agent.training.messages import Train
-    from sojourn.model.graphs import Streams
-    from sojourn.parts import Outlier, Outliers
-    from sojourn.protocol.spec import Kit, OutlierGraphs
-    from sojourn.store.blobs import BlobStore
-
-    Image = NDArray[np.float32]
-    Vector = NDArray[np.float32]
-
+Image = NDArray[np.float32]
+Vector = NDArray[np.float32]
 
 # FedOV's outliers: images that a model should classify as unknown, made from each sample with numpy.
 #

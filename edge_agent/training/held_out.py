@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.model.scoring import BATCH, metrics_of
 from sojourn.parts.part import held_out
@@ -18,8 +19,6 @@ from sojourn.protocol.metric_names import MAIN, OWN
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from edge_agent.training.descent import Batches, Prepared
 
 

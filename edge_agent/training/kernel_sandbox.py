@@ -7,14 +7,10 @@ import errno
 import os
 import platform
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
+from pathlib import Path
 
 # Landlock (Linux 5.13 and newer): restricts the files that this process can open to those below the listed paths.
 #

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_agent.training.descent import descended, metrics
+from edge_agent.training.descent import Prepared, Progress, descended, metrics
 from edge_agent.training.fedelmy import shuffled
-from edge_agent.training.messages import Trained
+from edge_agent.training.messages import Train, Trained
 from edge_agent.training.objectives import Plain
 from edge_agent.training.visit_vectors import Unsupported, model_of, save_model, sent_model
 from sojourn.model import vectors
 from sojourn.model.vectors import MAX_REPORTED_BYTES, flat, reported_sizes
+from sojourn.parts import Echo
+from sojourn.protocol.spec import Kit, TapLayer
+from sojourn.store.blobs import BlobStore
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.descent import Prepared, Progress
-    from edge_agent.training.messages import Train
-    from sojourn.parts import Echo
-    from sojourn.protocol.spec import Kit, TapLayer
-    from sojourn.store.blobs import BlobStore
-
-    Matrix = NDArray[np.float64]
-
+Matrix = NDArray[np.float64]
 
 # MA-Echo on the device: for each layer, the projection onto the directions that its inputs do not use.
 #

@@ -20,27 +20,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.training.descent import descended, metrics
-from edge_agent.training.held_out import accuracy, own_metrics, parted
-from edge_agent.training.messages import Trained
-from edge_agent.training.objectives import Plain, TwoStream
+from edge_agent.training.descent import Prepared, Progress, descended, metrics
+from edge_agent.training.held_out import SampleParts, accuracy, own_metrics, parted
+from edge_agent.training.messages import Train, Trained
+from edge_agent.training.objectives import Objective, Plain, TwoStream
 from edge_agent.training.visit_vectors import Unsupported, memory_of, model_of, save_model
 from sojourn.model import vectors
 from sojourn.model.layers import norms_of, with_norms
+from sojourn.parts import Common
+from sojourn.protocol.messages import Visit
 from sojourn.protocol.metric_names import OWN, VALIDATION
+from sojourn.protocol.spec import ModelSpec
+from sojourn.store.blobs import BlobStore
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from edge_agent.training.descent import Prepared, Progress
-    from edge_agent.training.held_out import SampleParts
-    from edge_agent.training.messages import Train
-    from edge_agent.training.objectives import Objective
-    from sojourn.parts import Common
-    from sojourn.protocol.messages import Visit
-    from sojourn.protocol.spec import ModelSpec
-    from sojourn.store.blobs import BlobStore
 
     Vector = NDArray[np.float32]
 

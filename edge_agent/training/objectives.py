@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sojourn import parts
-from sojourn.parts import custom_code
+from sojourn.parts import TwoStreamPart, custom_code
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from numpy.typing import NDArray
-
-    from sojourn.parts import TwoStreamPart
 
     Vector = NDArray[np.float32]
 

@@ -9,19 +9,20 @@ import shutil
 import signal
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.limits import LimitSettings
+from edge_agent.limits import Limits, LimitSettings
 from edge_agent.training.data_watch import FeatureFolder
 from edge_agent.training.messages import (
     FRAMES,
     Advance,
     Failure,
+    Frame,
     LookAtData,
     SetPace,
     Success,
@@ -34,19 +35,13 @@ from edge_agent.training.messages import (
 )
 from edge_agent.training.sandbox import SandboxReport
 from sojourn import logs
+from sojourn.data.source import DataSettings
 from sojourn.logs import NO_SUBJECT
 from sojourn.node.machine import WorkDone, WorkEvent, WorkFailed, WorkProgress
 from sojourn.processes import Child
+from sojourn.protocol.wire import VisitReason
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from edge_agent.limits import Limits
-    from edge_agent.training.messages import Frame
-    from sojourn.data.source import DataSettings
-    from sojourn.protocol.wire import VisitReason
-
-    Report = Callable[[WorkEvent], None]
+Report = Callable[[WorkEvent], None]
 
 FOLDER = "worker"
 """The empty folder in a device's store that is the working directory of processes that run graphs."""

@@ -9,13 +9,10 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_FILE_SIZE = 2 << 30
 MAX_OPEN_FILES = 1024

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_agent.training import objectives
-from edge_agent.training.descent import Prepared, descended, metrics
+from edge_agent.training.descent import EpochResult, Prepared, Progress, descended, metrics
 from edge_agent.training.estimates import estimate, trains
-from edge_agent.training.features import content_of, with_features
+from edge_agent.training.features import FeatureFiles, content_of, with_features
 from edge_agent.training.fedbn import train_with_own_norms
 from edge_agent.training.fedelmy import train_model_pool
 from edge_agent.training.fedgen import train_generated
@@ -33,34 +35,35 @@ from edge_agent.training.visit_vectors import (
 )
 from sojourn.data.checks import data_warnings, scale_warning, value_range
 from sojourn.data.samples import DataWarning, Samples, fit
-from sojourn.data.source import read_content
+from sojourn.data.source import DataSettings, read_content
 from sojourn.errors import DataError, SojournError
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.model.layers import output_bias
 from sojourn.node.machine import WorkDone, WorkEvent, WorkFailed, WorkProgress
-from sojourn.parts import Common, Echo, Elmy, Generated, LocalNorms, LogitAdjustment, Outliers, TwoStreamPart, name_of
+from sojourn.parts import (
+    Common,
+    Echo,
+    Elmy,
+    Generated,
+    LocalNorms,
+    LogitAdjustment,
+    Objective,
+    Outliers,
+    Part,
+    TwoStreamPart,
+    name_of,
+)
 from sojourn.parts.two_stream import OWN
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import TEXT
-from sojourn.protocol.spec import Kit
+from sojourn.protocol.messages import Visit
+from sojourn.protocol.spec import Kit, ModelSpec
+from sojourn.protocol.wire import Ref, Task
+from sojourn.store.blobs import BlobStore
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.descent import EpochResult, Progress
-    from edge_agent.training.features import FeatureFiles
-    from sojourn.data.source import DataSettings
-    from sojourn.parts import Objective, Part
-    from sojourn.protocol.messages import Visit
-    from sojourn.protocol.spec import ModelSpec
-    from sojourn.protocol.wire import Ref, Task
-    from sojourn.store.blobs import BlobStore
-
-    Vector = NDArray[np.float32]
-    Named = Mapping[str, Vector]
+Vector = NDArray[np.float32]
+Named = Mapping[str, Vector]
 
 
 def received_by(visit: Visit, blobs: BlobStore, prepared: Prepared) -> dict[str, NDArray[np.float32]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from edge_agent.training.messages import Train
 from sojourn.errors import (
     ConfigError,
     DataError,
@@ -18,17 +19,14 @@ from sojourn.errors import (
 from sojourn.model import vectors
 from sojourn.model.vectors import spec_of_vector
 from sojourn.parts import name_of
-from sojourn.store.blobs import digest_of
+from sojourn.protocol.messages import Visit
+from sojourn.protocol.spec import Kit, ModelSpec
+from sojourn.protocol.wire import Ref, Task, VisitReason
+from sojourn.store.blobs import BlobStore, digest_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from edge_agent.training.messages import Train
-    from sojourn.protocol.messages import Visit
-    from sojourn.protocol.spec import Kit, ModelSpec
-    from sojourn.protocol.wire import Ref, Task, VisitReason
-    from sojourn.store.blobs import BlobStore
 
     Named = dict[str, NDArray[np.float32]]
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from edge_agent.training.data_watch import FeatureFolder
 from edge_agent.training.messages import (
     FRAMES,
     Advance,
     Failure,
+    Frame,
     LookAtData,
     SetPace,
     Success,
@@ -25,12 +26,6 @@ from edge_agent.training.sandbox import bound_memory, enter_sandbox
 from sojourn import logs
 from sojourn.node.machine import WorkDone
 from sojourn.processes import Parent, lower_priority
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from edge_agent.training.messages import Frame
-
 
 SLICE = 0.25
 """Maximum seconds of one sleep; after it, the pace is read again and progress is reported."""

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
+from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from coordinator.jobs.goal import goal_of
-from coordinator.results.folder import CONFIG, HOME, ROUNDS, VISITS, ResultFolder, free
+from coordinator.results.folder import CONFIG, HOME, ROUNDS, VISITS, ResultFolder, Rows, free
 from coordinator.results.job_metrics import TaskMetrics, shows_members
 from coordinator.results.report import MODEL, REPORT
 from coordinator.results.visit_totals import describe_losses
 from fleet_sim.console.comparison_report import CSV, PICTURE, FinishedRun, different, row, write_report
 from fleet_sim.console.simulating import read, run, write
-from fleet_sim.settings import read_simulation
+from fleet_sim.settings import Simulation, read_simulation
 from sojourn.errors import ConfigError, JobError
 from sojourn.protocol.metric_names import called
 from sojourn.tables import number_table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from coordinator.results.folder import Rows
-    from fleet_sim.settings import Simulation
 
 
 @dataclass(frozen=True)

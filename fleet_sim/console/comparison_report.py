@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from coordinator.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
-from coordinator.results.job_metrics import metric_in, metric_shown, spread_shown, task_in
+from coordinator.jobs.goal import Goal
+from coordinator.results.folder import CONFIG, ROUNDS, ResultFolder, Rows, write_table
+from coordinator.results.job_metrics import TaskMetrics, metric_in, metric_shown, spread_shown, task_in
 from coordinator.results.plots import course_plot
 from coordinator.results.report import (
     REPORT,
@@ -27,12 +30,6 @@ from sojourn.settings import parse
 from sojourn.text import clock_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from coordinator.jobs.goal import Goal
-    from coordinator.results.folder import Rows
-    from coordinator.results.job_metrics import TaskMetrics
     from fleet_sim.settings import Simulation
 
 CSV, PICTURE = "compare.csv", "compare.png"

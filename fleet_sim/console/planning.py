@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
 
-from coordinator.console.job_progress import failure_of, rounds_done
+from coordinator.console.job_progress import JobProgress, failure_of, rounds_done
 from coordinator.results.folder import CONFIG, ROUNDS, VISITS
 from coordinator.results.run_description import what_was_run
-from coordinator.results.visit_totals import DEVICES, SITES
+from coordinator.results.visit_totals import DEVICES, SITES, VisitTally
 from fleet_sim.board_profiles import find_profile
 from fleet_sim.console.simulating import read, write
 from fleet_sim.run import SimulationRun, last_course
@@ -20,15 +23,6 @@ from sojourn.errors import Fault, JobError
 from sojourn.settings import parse
 from sojourn.tables import number_table
 from sojourn.text import clock_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from coordinator.console.job_progress import JobProgress
-    from coordinator.results.visit_totals import VisitTally
 
 MAX_ROWS = 8
 """Maximum number of sites and devices printed; the tables in the folder contain all."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.console.compile_progress import compiling
-from coordinator.console.job_progress import describe_rate, failure_of
+from coordinator.console.job_progress import JobProgress, describe_rate, failure_of
 from coordinator.console.live_view import is_live, result_table, round_line, show
 from coordinator.results.folder import CONFIG, HOME, free, write_table
 from coordinator.results.job_metrics import task_of
@@ -13,23 +15,16 @@ from coordinator.results.report import REPORT
 from coordinator.results.run_description import what_was_run
 from coordinator.strategies import RECOMMENDED_STRATEGY
 from fleet_sim.console.setting_options import option_of
-from fleet_sim.console.time_by_phase import COMPILING, PHASES, WAITING, PhaseSeconds
+from fleet_sim.console.time_by_phase import COMPILING, PHASES, WAITING, PhaseSampler, PhaseSeconds
 from fleet_sim.run import SimulationRun
-from fleet_sim.settings import read_simulation, read_simulation_file
+from fleet_sim.settings import Simulation, read_simulation, read_simulation_file
 from sojourn.errors import ConfigError, JobError
 from sojourn.settings import parse
 from sojourn.tables import number_table
 from sojourn.text import clock_of, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from rich.console import Console
-
-    from coordinator.console.job_progress import JobProgress
-    from fleet_sim.console.time_by_phase import PhaseSampler
-    from fleet_sim.settings import Simulation
 
 
 LINES = 10

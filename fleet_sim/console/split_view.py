@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from coordinator.console.live_view import BARS
+from fleet_sim.datasets import DataSet
 from fleet_sim.datasets.partition import RANGED, brief, groups_of, quantity_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-    from rich.console import Console
-
-    from fleet_sim.datasets import DataSet
-
 
 WORDS = {"classification": "classes", "multilabel": "labels", "tokens": "clusters", "reconstruction": "clusters"}
 """Display names of the groups of samples; strata of quantities are ranges."""

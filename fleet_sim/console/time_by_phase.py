@@ -6,11 +6,8 @@ import resource
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from types import FrameType
-
+from types import FrameType
+from typing import Any, NamedTuple, Self
 
 LOADING = "loading the program"
 PREPARING = "preparing data"

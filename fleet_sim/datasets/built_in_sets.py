@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import distribution
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -12,14 +13,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from coordinator.jobs.data import digits_split
 from fleet_sim.datasets.data_set import DataSet, every_fifth
 from sojourn.errors import DataError
-from sojourn.protocol.task import Window
+from sojourn.protocol.task import Kind, Window
 from sojourn.randomness import generator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sojourn.protocol.task import Kind
-
 
 WORDS, SEQUENCE_LENGTH = 32, 16
 """The number of tokens, and the length of the part of a sentence that a model sees."""

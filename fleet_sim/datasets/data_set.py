@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.jobs.settings import JobData
 from coordinator.jobs.settings_tables import TaskSettings
 from coordinator.jobs.task_data import task_form
 from sojourn.data.checks import data_warnings
 from sojourn.data.labels import classes_of, distinct
-from sojourn.data.samples import SampleForm, fit, natural_shape
+from sojourn.data.samples import Content, SampleForm, Samples, fit, natural_shape
 from sojourn.errors import DataError
 from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.task import Kind, Window
 from sojourn.randomness import generator
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sojourn.data.samples import Content, Samples
-    from sojourn.protocol.task import Kind, Window
 
 TEST_SHARE = 0.2
 """The share of samples used for testing if a source has no test part."""

@@ -5,32 +5,27 @@ from __future__ import annotations
 import gzip
 import pickle
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.models.torchvision_models import torchvision_datasets
 from fleet_sim.datasets.data_set import Found
 from sojourn.data.column_names import FEATURE_NAMES
 from sojourn.data.images import common_input
-from sojourn.data.npz import TEST, content_in, holds_pair, open_npz, pair_for
-from sojourn.data.samples import content_of
-from sojourn.data.source import read_content
+from sojourn.data.npz import TEST, Arrays, content_in, holds_pair, open_npz, pair_for
+from sojourn.data.samples import Content, content_of
+from sojourn.data.source import DataSettings, read_content
 from sojourn.errors import DataError
+from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     from fleet_sim.datasets.data_set import DataSet
-    from sojourn.data.npz import Arrays
-    from sojourn.data.samples import Content
-    from sojourn.data.source import DataSettings
-    from sojourn.protocol.spec import InputSpec
 
 
 _USERS = ("users", "users_train", "w_train")

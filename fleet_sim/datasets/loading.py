@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ import msgspec
 import numpy as np
 
 from coordinator.jobs.data import digits_split
-from coordinator.jobs.settings import DIGITS
+from coordinator.jobs.settings import DIGITS, JobData
+from coordinator.jobs.settings_tables import TaskSettings
 from coordinator.jobs.task_data import task_from_settings
 from fleet_sim.datasets import file_formats
 from fleet_sim.datasets.built_in_sets import MADE
@@ -23,16 +25,11 @@ from sojourn.data.images import domains_of
 from sojourn.data.samples import content_of
 from sojourn.data.source import DataSettings, on_scale, read_content
 from sojourn.errors import ConfigError, DataError
-from sojourn.protocol.task import Window
+from sojourn.protocol.spec import InputSpec, TableSpec
+from sojourn.protocol.task import TaskSpec, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from coordinator.jobs.settings import JobData
-    from coordinator.jobs.settings_tables import TaskSettings
     from fleet_sim.datasets.built_in_sets import MadeSet
-    from sojourn.protocol.spec import InputSpec, TableSpec
-    from sojourn.protocol.task import TaskSpec
 
 FOLDER = "SOJOURN_DATA"
 """The environment variable that names the folder of data sets."""

@@ -5,23 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.jobs.task_data import strata_in
+from fleet_sim.datasets.data_set import DataSet
 from sojourn.errors import ConfigError, DataError
 from sojourn.model.strata import numbers, strata_of
 from sojourn.parts import Count, Natural, NotNegative
 from sojourn.protocol.task import Strata, Target, TaskSpec
 from sojourn.randomness import generator
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fleet_sim.datasets.data_set import DataSet
-
 
 STRATA = 10
 """The number of strata of training samples without classes."""

@@ -5,28 +5,32 @@ from __future__ import annotations
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.console.job_progress import follow
+from coordinator.console.job_progress import JobProgress, follow
 from coordinator.console.live_view import show, show_rounds
 from coordinator.console.operator import Operator
 from coordinator.console.release_tables import device_table, line_summary
 from coordinator.jobs.data import digits_split
-from coordinator.releases.file import write_release
+from coordinator.releases.file import ReleaseFile, write_release
 from coordinator.releases.making import Wanted
 from coordinator.releases.orders import orders_for
-from coordinator.strategies import named
+from coordinator.strategies import Strategy, named
 from fleet_sim.console.split_view import bars
 from fleet_sim.datasets.partition import dirichlet
 from fleet_sim.demo.processes import Processes
 from sojourn.brokers.acl import Members, acl_lines
-from sojourn.brokers.local_broker import find_mosquitto, start_broker
+from sojourn.brokers.local_broker import Broker, find_mosquitto, start_broker
 from sojourn.errors import JobError, LinkError
 from sojourn.links.settings import LocalBroker
 from sojourn.parts import (
@@ -47,19 +51,6 @@ from sojourn.protocol.release import HealthRules
 from sojourn.protocol.signing import Signer
 from sojourn.settings import dumps
 from sojourn.text import percent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-    from rich.console import Console
-
-    from coordinator.console.job_progress import JobProgress
-    from coordinator.releases.file import ReleaseFile
-    from coordinator.strategies import Strategy
-    from sojourn.brokers.local_broker import Broker
-
 
 TRAINING = {"epochs": 2, "batch": 16, "lr": 0.05}
 MODEL_POOL_TRAINING = {"epochs": 5, "batch": 16, "lr": 0.003}

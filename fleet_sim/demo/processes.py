@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from sojourn.errors import MachineError
 from sojourn.processes import last_lines, start_program, wait_or_kill
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
-    from types import TracebackType
 
 GRACE = 8.0
 """Seconds for a process to end after it was asked to."""

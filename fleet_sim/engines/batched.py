@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import prod
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from edge_agent.training import descent, objectives
-from edge_agent.training.messages import Train
+from edge_agent.training.descent import Prepared
+from edge_agent.training.messages import Train, Warm
+from edge_agent.training.objectives import Objective
 from edge_agent.training.visit_vectors import reason_of
 from fleet_sim.engines.descents import Descent, descends
-from fleet_sim.engines.engine import Outcome, Spent, brought, outcome_of
+from fleet_sim.engines.engine import Network, Outcome, Shards, Spent, brought, outcome_of
 from fleet_sim.engines.serial import VisitTrainer
 from fleet_sim.engines.torch_graphs import TorchGraphs
 from fleet_sim.engines.torch_place import is_out_of_memory
 from sojourn.errors import SojournError
 from sojourn.node.machine import WorkDone, WorkFailed
+from sojourn.protocol.spec import Kit
 from sojourn.randomness import noise
+from sojourn.store.blobs import BlobStore
 from sojourn.store.memory_blobs import MemoryBlobs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from edge_agent.training.descent import Prepared
-    from edge_agent.training.messages import Warm
-    from edge_agent.training.objectives import Objective
-    from fleet_sim.engines.engine import Network, Shards
-    from sojourn.protocol.spec import Kit
-    from sojourn.store.blobs import BlobStore
-
 
 # Several descents run as one: at each step every visit takes its own batch, and torch steps all models together.
 # Objectives and optimisers are the device's, on vectors of shape (B, P). Batches are padded to one width with samples

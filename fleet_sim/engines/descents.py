@@ -8,29 +8,26 @@ weight 0 would count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from edge_agent.training import objectives
-from edge_agent.training.descent import EpochResult, steps_of
+from edge_agent.training.descent import Batches, EpochResult, Prepared, steps_of
 from edge_agent.training.estimates import estimate_result, trains
+from edge_agent.training.messages import Train, Trained
 from edge_agent.training.trainer import received_by, visit_result
 from edge_agent.training.visit_vectors import memory_of, model_of
 from sojourn.parts import Sgd
+from sojourn.protocol.wire import Task
 from sojourn.randomness import batches
+from sojourn.store.blobs import BlobStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
-
-    from edge_agent.training.descent import Batches, Prepared
-    from edge_agent.training.messages import Train, Trained
-    from sojourn.protocol.wire import Task
-    from sojourn.store.blobs import BlobStore
 
     Named = Mapping[str, NDArray[np.float32]]
 

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_agent.training.messages import Train, Trained
+from edge_agent.training.messages import Train, Trained, Warm
 from sojourn.data.samples import Content, Samples, fit, numeric, shaped
 from sojourn.errors import DataError
 from sojourn.node.machine import WorkDone, WorkFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from concurrent.futures import Future
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.messages import Warm
-    from sojourn.protocol.spec import Kit
-    from sojourn.protocol.task import TaskSpec
-    from sojourn.protocol.wire import Ref
-    from sojourn.store.blobs import BlobStore
+from sojourn.protocol.spec import Kit
+from sojourn.protocol.task import TaskSpec
+from sojourn.protocol.wire import Ref
+from sojourn.store.blobs import BlobStore
 
 
 @dataclass

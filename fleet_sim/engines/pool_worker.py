@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from time import process_time
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 import numpy as np
 
-from fleet_sim.engines.engine import Shards
+from fleet_sim.engines.engine import Outcome, Shards
 from fleet_sim.engines.serial import VisitTrainer
-from fleet_sim.engines.shared_memory import map_arena, map_arrays
+from fleet_sim.engines.shared_memory import Place, map_arena, map_arrays
 from fleet_sim.engines.side_by_side import LocalVisit, SideBySideTrainer
-from fleet_sim.engines.worker_messages import PoolAnswer, PoolRequest, PoolResult, PoolWorkerSetup
+from fleet_sim.engines.worker_messages import PoolAnswer, PoolRequest, PoolResult, PoolVisit, PoolWorkerSetup
 from sojourn.node.machine import WorkDone, WorkFailed
 from sojourn.processes import Parent
 from sojourn.store.memory_blobs import MemoryBlobs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from fleet_sim.engines.engine import Outcome
-    from fleet_sim.engines.shared_memory import Place
-    from fleet_sim.engines.worker_messages import PoolVisit
 
 _FRAMES: msgspec.msgpack.Decoder[PoolWorkerSetup | PoolRequest] = msgspec.msgpack.Decoder(PoolWorkerSetup | PoolRequest)
 

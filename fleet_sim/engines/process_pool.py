@@ -5,29 +5,27 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.training.messages import Train, Trained
+from edge_agent.training.messages import Train, Trained, Warm
 from fleet_sim.engines.engine import Outcome, Spent, kit_of
 from fleet_sim.engines.shared_memory import Arena, PlacedBlobs, SharedArrays, arena_limit, as_blob, map_arrays
 from fleet_sim.engines.visit_queue import VisitQueue
 from fleet_sim.engines.worker_messages import PoolAnswer, PoolRequest, PoolWorkerSetup, event_of
 from sojourn.node.machine import WorkDone
 from sojourn.processes import Child, full_environment
+from sojourn.store.blobs import BlobStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from edge_agent.training.messages import Warm
     from fleet_sim.engines.engine import Shards
     from fleet_sim.engines.shared_memory import Slot
     from fleet_sim.engines.visit_queue import QueuedVisit
     from fleet_sim.engines.worker_messages import PoolResult
-    from sojourn.store.blobs import BlobStore
 
 
 MAX_TASKS = 256

@@ -15,28 +15,23 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from fleet_sim.engines.engine import Outcome, Spent
+from edge_agent.training.messages import Train, Warm
+from fleet_sim.engines.engine import Outcome, Shards, Spent
 from fleet_sim.engines.ray_worker import RayVisitTrainer, versions
-from fleet_sim.engines.visit_queue import CACHE, VisitQueue, WorkerCache
+from fleet_sim.engines.visit_queue import CACHE, QueuedVisit, VisitQueue, WorkerCache
 from fleet_sim.engines.worker_messages import VisitAnswer, event_of
 from sojourn.errors import ConfigError, MachineError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
-
-    from edge_agent.training.messages import Train, Warm
-    from fleet_sim.engines.engine import Shards
-    from fleet_sim.engines.visit_queue import QueuedVisit
-    from sojourn.store.blobs import BlobStore
+from sojourn.store.blobs import BlobStore
 
 START_TIMEOUT = 60.0
 """Timeout of an actor's start in seconds; after it, training starts without the actor."""

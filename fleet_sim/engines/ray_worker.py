@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fleet_sim.engines.engine import Shards
 from fleet_sim.engines.serial import VisitTrainer
 from fleet_sim.engines.worker_messages import VisitRequest, answer_of
 from sojourn import __version__
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 _requests = msgspec.msgpack.Decoder(VisitRequest)
 

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from time import process_time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edge_agent.training.descent import Prepared
+from edge_agent.training.descent import Batches, Prepared, Progress
 from edge_agent.training.estimates import trains
 from edge_agent.training.features import FeatureSamples, TrunkSamples
-from edge_agent.training.messages import Warm, Warmed
+from edge_agent.training.messages import Train, Trained, Warm, Warmed
 from edge_agent.training.trainer import attempt, train_visit
 from edge_agent.training.visit_vectors import RuntimeDiffers
 from fleet_sim.engines.engine import Spent, brought, kit_of, outcome_of
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
+from sojourn.store.blobs import BlobStore
 from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
-
-    from edge_agent.training.descent import Batches, Progress
-    from edge_agent.training.messages import Train, Trained
     from fleet_sim.engines.engine import Outcome, Shards
-    from sojourn.store.blobs import BlobStore
 
     MakeGraphs = Callable[[Kit, int], Graphs]
     ReadKit = Callable[[bytes], bytes]

@@ -7,18 +7,14 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
+from numpy.typing import NDArray
 
 # Arrays are shared through an open file without a name, so that nothing is left behind when a process dies.
 # `multiprocessing.shared_memory` is unsuitable: its segments have names, so they outlive a crash, and in a container

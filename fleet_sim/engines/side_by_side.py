@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_agent.training import descent, objectives
-from edge_agent.training.messages import Train, Trained
+from edge_agent.training.descent import Prepared
+from edge_agent.training.messages import Train, Trained, Warm
 from fleet_sim.engines.descents import Descent, descends
-from fleet_sim.engines.engine import outcome_of
+from fleet_sim.engines.engine import Outcome, Shards, outcome_of
 from sojourn.errors import SojournError
-from sojourn.model.graphs import graph_session
+from sojourn.model.graphs import Graphs, graph_session
 from sojourn.model.session import RUNTIME_ERRORS, complete_graph
 from sojourn.node.machine import WorkDone
+from sojourn.protocol.spec import Kit
 from sojourn.randomness import noise
+from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import onnxruntime
-    from numpy.typing import NDArray
 
-    from edge_agent.training.descent import Prepared
-    from edge_agent.training.messages import Warm
-    from fleet_sim.engines.engine import Outcome, Shards
     from fleet_sim.engines.serial import ReadKit, VisitTrainer
-    from sojourn.model.graphs import Graphs
-    from sojourn.protocol.spec import Kit
-    from sojourn.store.memory_blobs import MemoryBlobs
 
     Gradients = tuple[list[float], NDArray[np.float32]]
 

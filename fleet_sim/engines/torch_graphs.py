@@ -6,34 +6,27 @@ verifies the module like any other runtime.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from coordinator.compiling.losses import ForwardPass, watched
+from coordinator.compiling.losses import ForwardPass, Learning, watched
 from coordinator.compiling.normalisation import layers_with_state, normalised, with_plain_batchnorm
 from coordinator.compiling.randomness import learn_draws, with_fed_dropout
 from fleet_sim.engines.choosing import SMALL
+from fleet_sim.engines.engine import Network, Shards
 from fleet_sim.engines.serial import SerialEngine
 from fleet_sim.engines.torch_place import SampleLimit, TorchPlace, pieces
 from sojourn.errors import ModelError
-from sojourn.model.graphs import LOSS_TOLERANCE, Graphs, probe_targets, probe_vector
+from sojourn.model.graphs import LOSS_TOLERANCE, Graphs, Streams, probe_targets, probe_vector
+from sojourn.protocol.spec import Kit
 from sojourn.randomness import noise as draw_noise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from coordinator.compiling.losses import Learning
-    from fleet_sim.engines.engine import Network, Shards
-    from sojourn.model.graphs import Streams
-    from sojourn.protocol.spec import Kit
 
 IMAGES = 4
 """Number of axes of a batch of images: samples, channels, height and width."""

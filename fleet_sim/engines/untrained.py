@@ -9,39 +9,32 @@ training.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_agent.training.descent import EpochResult, Prepared, metrics, steps_of
+from edge_agent.training.descent import Batches, EpochResult, Prepared, Progress, metrics, steps_of
 from edge_agent.training.estimates import class_counts, estimate, estimate_result, trains
 from edge_agent.training.messages import Train, Trained, Warm, Warmed
 from edge_agent.training.trainer import attempt, begin, visit_result
 from edge_agent.training.visit_vectors import Unsupported, companions_of, memory_of, model_of, save_model
-from fleet_sim.engines.engine import Outcome, Spent, brought, outcome_of
+from fleet_sim.engines.engine import Outcome, Shards, Spent, brought, outcome_of
 from sojourn.errors import DataError, Fault
 from sojourn.model import vectors
-from sojourn.model.graphs import Graphs
+from sojourn.model.graphs import Graphs, Streams
 from sojourn.model.strata import strata_of
 from sojourn.model.vectors import spec_of_vector
 from sojourn.parts import OwnObjective, name_of
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.messages import Visit
 from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import Ref
+from sojourn.store.blobs import BlobStore
 from sojourn.store.memory_blobs import MemoryBlobs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from edge_agent.training.descent import Batches, Progress
-    from fleet_sim.engines.engine import Shards
-    from sojourn.model.graphs import Streams
-    from sojourn.protocol.messages import Visit
-    from sojourn.protocol.wire import Ref
-    from sojourn.store.blobs import BlobStore
 
 HUGE_SLOPE = 1e30
 SMOOTHING = 0.01

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,19 +13,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from edge_agent.training.messages import name_of_work, without_inline
+from edge_agent.training.messages import Train, Warm, name_of_work, without_inline
 from fleet_sim.engines.engine import Outcome, Spent, brought, kit_of
 from fleet_sim.engines.worker_messages import PoolVisit, VisitRequest
 from sojourn.errors import DataError
 from sojourn.node.machine import WorkFailed
+from sojourn.store.blobs import BlobStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from edge_agent.training.messages import Train, Warm
     from fleet_sim.engines.engine import Shards
     from fleet_sim.engines.shared_memory import Place
-    from sojourn.store.blobs import BlobStore
 
 CACHE = 32 << 20
 """Bytes of blobs that a worker caches: a round sends the same model to many devices."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
@@ -12,20 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from coordinator.results.folder import write_table
+from coordinator.results.folder import Rows, write_table
 from coordinator.results.job_metrics import metric_in
+from coordinator.strategies.strategy import Strategy
 from sojourn import __version__
 from sojourn.errors import ConfigError
 from sojourn.settings import nearest, read_file
 from sojourn.tables import number_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.console import Console
-
-    from coordinator.results.folder import Rows
-    from coordinator.strategies.strategy import Strategy
 
 
 FILE = "table.toml"

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, nan, sqrt
+from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from coordinator.jobs.goal import goal_of
+from coordinator.jobs.goal import Goal, goal_of
 from coordinator.results.job_metrics import KINDS, metric_shown
 from coordinator.results.plots import COLOURS, course_plot
 from fleet_sim.console.comparing import training_of
 from fleet_sim.console.comparison_report import different, rounds_to
 from fleet_sim.console.simulating import read
-from fleet_sim.papers.paper_table import COURSES, RUNS
+from fleet_sim.papers.paper_table import COURSES, RUNS, KeptRun, PaperTable
 from sojourn.protocol.metric_names import MAIN, OWN, SHARES, VOTE, belongs_to, better, called
 from sojourn.store.files import write_atomically
 from sojourn.text import clock_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from coordinator.jobs.goal import Goal
-    from fleet_sim.papers.paper_table import KeptRun, PaperTable
-
 
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """The 0.975 quantiles of Student's t for 1, 2, ... degrees of freedom; beyond them, the normal quantile."""

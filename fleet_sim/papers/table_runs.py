@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.console.job_progress import describe_time_left
 from coordinator.results.folder import CONFIG, ResultFolder
 from coordinator.results.job_metrics import metric_in
-from fleet_sim.console.comparing import Comparison, rows_of_run, runs_of
+from fleet_sim.console.comparing import ComparedRun, Comparison, rows_of_run, runs_of
 from fleet_sim.console.simulating import write
-from fleet_sim.papers.paper_table import KeptRun, digest_of, kept_course, read_kept, strategy_digest, write_kept
+from fleet_sim.papers.paper_table import (
+    KeptRun,
+    PaperTable,
+    digest_of,
+    kept_course,
+    read_kept,
+    strategy_digest,
+    write_kept,
+)
 from fleet_sim.papers.table_page import PAGE, training_by_method, write_page
 from sojourn.errors import ConfigError
 from sojourn.protocol.metric_names import OWN, VOTE
 from sojourn.settings import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     from rich.console import Console
-
-    from fleet_sim.console.comparing import ComparedRun
-    from fleet_sim.papers.paper_table import PaperTable
 
 
 @dataclass(frozen=True)

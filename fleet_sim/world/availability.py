@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from math import floor, inf
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
+from edge_agent.visits import Objection
+from fleet_sim.world.world import World
 from sojourn.parts.part import Chance, Positive
 from sojourn.randomness import derive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from edge_agent.visits import Objection
-    from fleet_sim.world.world import World
 
 HOUR = 3600.0
 DAY = 24 * HOUR

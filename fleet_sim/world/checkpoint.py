@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from coordinator.machine.coordinator import Coordinator
 from coordinator.records import ENDED
 from fleet_sim.world.memory_fleet import CLOUD
+from fleet_sim.world.virtual_fleet import VirtualFleet
 from fleet_sim.world.world import no_collections
 from sojourn.errors import ConfigError
 from sojourn.store.files import open_atomic
 from sojourn.store.journal import MemoryStore
 from sojourn.store.memory_blobs import MemoryBlobs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from fleet_sim.world.virtual_fleet import VirtualFleet
 
 FILE = "checkpoint.bin"
 PAUSE = 2.0

@@ -5,29 +5,23 @@ Models are bit for bit those of packets on links (`simulation.transfers = "simul
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fleet_sim.world.transfer import transfer_cost
+from fleet_sim.world.world import SimulatedNode, World
+from sojourn.links.link import Link
 from sojourn.links.memory import MemoryLink
-from sojourn.node.exchange import Exchange
+from sojourn.node.exchange import Exchange, Outcome
 from sojourn.node.machine import Pulled
 from sojourn.node.transport import Delivery
-from sojourn.protocol.envelope import inlined_size, packed_size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from fleet_sim.world.world import SimulatedNode, World
-    from sojourn.links.link import Link
-    from sojourn.node.exchange import Outcome
-    from sojourn.protocol.envelope import Packet
-    from sojourn.protocol.registry import Message
-    from sojourn.protocol.topics import Address, Role
-    from sojourn.protocol.wire import Epoch, Ref
-    from sojourn.store.blobs import BlobStore
+from sojourn.protocol.envelope import Packet, inlined_size, packed_size
+from sojourn.protocol.registry import Message
+from sojourn.protocol.topics import Address, Role
+from sojourn.protocol.wire import Epoch, Ref
+from sojourn.store.blobs import BlobStore
 
 SIGN_OF_LIFE = 2.0
 """Seconds of a long transfer after which both nodes would have received chunks or requests for them."""

@@ -8,7 +8,8 @@ their durable state and a little more, so they resume as if they had never hiber
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -16,29 +17,21 @@ from edge_agent.agent import Agent
 from edge_agent.records import AgentState
 from fleet_sim.world.memory_fleet import FLEET
 from fleet_sim.world.transfer import CountedLink  # msgspec reads the annotations of a struct
-from fleet_sim.world.world import NodeSnapshot
+from fleet_sim.world.world import NodeSnapshot, SimulatedNode, World
 from sojourn import WIRE
+from sojourn.links.link import Link
+from sojourn.links.memory import MemoryBroker
 from sojourn.node.node import SECONDS_PER_SWEEP
+from sojourn.node.transport import Delivery
+from sojourn.profile import LinkProfile
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack
 from sojourn.protocol.limits import decoded
 from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import Epoch
-from sojourn.store.journal import MemoryStore
-from sojourn.store.memory_blobs import MemoryBlobs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from fleet_sim.world.world import SimulatedNode, World
-    from sojourn.links.link import Link
-    from sojourn.links.memory import MemoryBroker
-    from sojourn.node.transport import Delivery
-    from sojourn.profile import LinkProfile
-    from sojourn.protocol.wire import Offer
-    from sojourn.store.journal import Store
-    from sojourn.store.memory_blobs import HibernatedBlobs
+from sojourn.protocol.wire import Epoch, Offer
+from sojourn.store.journal import MemoryStore, Store
+from sojourn.store.memory_blobs import HibernatedBlobs, MemoryBlobs
 
 MAX_AWAKE = 2000
 """Number of idle devices that may stay awake; beyond it, those that woke first hibernate."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from coordinator.job_state import JobState
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.kept_models import BEST_ONLY
 from coordinator.machine.work import CoordinatorWorker
@@ -17,32 +19,22 @@ from fleet_sim.world.world import SimulatedNode, World
 from hierarchy.edge.gate import VIEWS, perform
 from hierarchy.edge.server import EdgeServer
 from sojourn import __version__
-from sojourn.links.memory import MemoryLink
+from sojourn.data.source import DataSettings
+from sojourn.links.link import Link
+from sojourn.links.memory import Faults, MemoryBroker, MemoryLink
 from sojourn.links.settings import OWN_BROKER_PAYLOAD
-from sojourn.node.machine import Received
+from sojourn.model.exemplar_view import ExemplarViews
+from sojourn.node.machine import Machine, Received
 from sojourn.node.node import Node
-from sojourn.node.workers import InlineWorkers
+from sojourn.node.workers import InlineWorkers, Workers
 from sojourn.protocol.data_summary import CONSENTS
 from sojourn.protocol.operator_messages import Submit
+from sojourn.protocol.registry import OperatorRequest
 from sojourn.protocol.task import ABILITIES
-from sojourn.protocol.topics import Address
+from sojourn.protocol.topics import Address, Role
 from sojourn.protocol.wire import Epoch, Offer
-from sojourn.store.journal import MemoryStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from coordinator.job_state import JobState
-    from sojourn.data.source import DataSettings
-    from sojourn.links.link import Link
-    from sojourn.links.memory import Faults, MemoryBroker
-    from sojourn.model.exemplar_view import ExemplarViews
-    from sojourn.node.machine import Machine
-    from sojourn.node.workers import Workers
-    from sojourn.protocol.registry import OperatorRequest
-    from sojourn.protocol.topics import Role
-    from sojourn.store.blobs import BlobStore
-    from sojourn.store.journal import Store
+from sojourn.store.blobs import BlobStore
+from sojourn.store.journal import MemoryStore, Store
 
 FLEET = "simulated"
 CLOUD = "cloud"

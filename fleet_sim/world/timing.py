@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from edge_agent.training.estimates import trains
+from edge_agent.training.messages import Train
 from edge_agent.training.process import IDLE_SECONDS
 from sojourn.model.workload import counted_cost, measure
+from sojourn.profile import DeviceProfile
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
+from sojourn.store.blobs import BlobStore
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from edge_agent.training.messages import Train
-    from sojourn.profile import DeviceProfile
-    from sojourn.store.blobs import BlobStore
-
-    Times = tuple[float, float]
-    """When a device's process is ready, and until when it is busy."""
+Times = tuple[float, float]
+"""When a device's process is ready, and until when it is busy."""
 
 
 def training_seconds(

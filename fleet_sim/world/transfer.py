@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fleet_sim.world.world import World
-from sojourn.links.memory import MemoryLink
+from sojourn.links.link import Link
+from sojourn.links.memory import MemoryBroker, MemoryLink
 from sojourn.links.settings import OWN_BROKER_PAYLOAD
 from sojourn.node.exchange import Exchange
 from sojourn.node.machine import Pulled
+from sojourn.profile import LinkProfile
 from sojourn.protocol.envelope import Packet, pack, unpack
+from sojourn.protocol.registry import Message
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Ref
 from sojourn.store.memory_blobs import MemoryBlobs
-
-if TYPE_CHECKING:
-    from sojourn.links.link import Link
-    from sojourn.links.memory import MemoryBroker
-    from sojourn.profile import LinkProfile
-    from sojourn.protocol.registry import Message
 
 
 class CountedLink(MemoryLink):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
 from coordinator.console.job_progress import JobProgress
 from coordinator.job_state import with_metrics
 from coordinator.machine.work import CoordinatorWorker
-from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed
+from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed, RoundMeasured
 from coordinator.results.folder import EndedVisit
 from coordinator.rounds.evaluation import MeasureRound
 from coordinator.rounds.preparing import KitCache
@@ -19,43 +20,32 @@ from coordinator.rounds.results import CloseRound
 from edge_agent.agent import Agent
 from edge_agent.training.messages import Train, Warm, Warmed
 from edge_agent.training.objectives import NAMES
+from fleet_sim.engines import Engine, Outcome
 from fleet_sim.world.hibernation import HibernatedDevices, may_hibernate
 from fleet_sim.world.memory_fleet import OFFER, OPERATOR, MemoryFleet
+from fleet_sim.world.timing import WorkerStarts
 from fleet_sim.world.transfer import CountedLink
-from fleet_sim.world.world import SimulatedNode
+from fleet_sim.world.world import SimulatedNode, World
 from hierarchy.edge.records import VisitKept, VisitMissed
+from sojourn.data.source import DataSettings
+from sojourn.links.memory import MemoryBroker
 from sojourn.model.exemplar_view import ExemplarViews
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Received, Send, WorkDone, WorkEvent, WorkFailed, WorkProgress
-from sojourn.node.workers import InlineWorkers, attempt
-from sojourn.protocol.operator_messages import Inspect, Jobs
-from sojourn.protocol.wire import Epoch
+from sojourn.node.node import Node
+from sojourn.node.workers import InlineWorkers, Workers, attempt
+from sojourn.profile import LinkProfile
+from sojourn.protocol.operator_messages import Continue, Inspect, Jobs
+from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import Epoch, RoundReport
+from sojourn.store.blobs import BlobStore
+from sojourn.store.journal import Store
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
-
-    from coordinator.records import RoundMeasured
-    from fleet_sim.engines import Engine, Outcome
-    from fleet_sim.world.timing import WorkerStarts
-    from fleet_sim.world.world import World
-    from sojourn.data.source import DataSettings
-    from sojourn.links.memory import MemoryBroker
-    from sojourn.node.node import Node
-    from sojourn.node.workers import Workers
-    from sojourn.profile import LinkProfile
-    from sojourn.protocol.operator_messages import Continue
-    from sojourn.protocol.spec import Kit
-    from sojourn.protocol.wire import RoundReport
-    from sojourn.store.blobs import BlobStore
-    from sojourn.store.journal import Store
-
-    Seconds = Callable[[str, Train, BlobStore], float]
-    """Returns how long a device needs for a visit."""
-    Lost = Callable[[str, str], bool]
-    """Returns whether a device drops out of a visit."""
-    Report = Callable[[WorkEvent], None]
-
+Seconds = Callable[[str, Train, BlobStore], float]
+"""Returns how long a device needs for a visit."""
+Lost = Callable[[str, str], bool]
+"""Returns whether a device drops out of a visit."""
+Report = Callable[[WorkEvent], None]
 
 SIGNS = 4
 """Number of heartbeats that a visit sends during a lease."""

@@ -5,25 +5,21 @@ from __future__ import annotations
 import gc
 import heapq
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from sojourn.links.link import Listener
+from sojourn.links.link import Link, Listener
 from sojourn.links.memory import Faults, MemoryBroker, MemoryLink
+from sojourn.node.machine import Event
+from sojourn.node.node import Node
+from sojourn.node.transport import Delivery
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sojourn.links.link import Link
-    from sojourn.node.machine import Event
-    from sojourn.node.node import Node
-    from sojourn.node.transport import Delivery
-    from sojourn.protocol.topics import Address
-    from sojourn.protocol.wire import Epoch
-
-    ScheduledEvent = tuple[float, int, Callable[[], None]]
-    """The time of an event, its sequence number, and the function to call."""
+ScheduledEvent = tuple[float, int, Callable[[], None]]
+"""The time of an event, its sequence number, and the function to call."""
 
 COMMON_DELAYS = (0.0, Faults().delay)
 """The delays of nearly all events: reports of workers, and messages in transit."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from coordinator.results.plots import is_logarithmic
 from fleet_web.drawing.markup import name_of
 from sojourn.markup import Markup, tag
 from sojourn.protocol.metric_names import SHARES, significant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 

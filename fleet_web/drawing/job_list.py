@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from coordinator.console.job_progress import describe_time_left
 from coordinator.console.job_status import main_metric_text
 from coordinator.records import ENDED
 from fleet_web.drawing.markup import name_of, table
 from sojourn.markup import Markup, tag
+from sojourn.protocol.wire import JobView
 from sojourn.text import clean, clock_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sojourn.protocol.wire import JobView
 
 MAX_JOBS = 500
 MAX_DETAIL_LENGTH = 300

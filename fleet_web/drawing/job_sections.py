@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from coordinator.console.job_progress import describe_time_left, rounds_done
 from coordinator.console.job_status import times_line
 from coordinator.results.job_metrics import MEANING, MEASURES, metric_in, metric_shown
 from coordinator.results.plots import time_unit
 from coordinator.results.run_description import capital
-from coordinator.results.visit_totals import names
+from coordinator.results.visit_totals import Loss, names
 from fleet_web.drawing.curves import Curve, Scale, chart, key
 from fleet_web.drawing.job_list import failed as failed_job
 from fleet_web.drawing.job_list import tone
 from fleet_web.drawing.markup import RUN_CLOCK, table
-from fleet_web.story.job_story import ACROSS
+from fleet_web.story.job_story import ACROSS, Across, DeviceShare, JobStory
 from sojourn.markup import Markup, joined, tag
 from sojourn.protocol.metric_names import called
 from sojourn.text import clean, clock_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from coordinator.results.visit_totals import Loss
-    from fleet_web.story.job_story import Across, DeviceShare, JobStory
-
-    Link = Callable[[str], Markup]
-
+Link = Callable[[str], Markup]
 
 WIDTH, HEIGHT = 720.0, 220.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 10.0, 12.0, 40.0

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from coordinator.console.dates import age
 from coordinator.console.dates import moment as date
 from sojourn.markup import Markup, tag
 from sojourn.text import clean, clock_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 __all__ = ["RUN_CLOCK", "age", "moment"]
 RUN_CLOCK = 1e6

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from fleet_web.drawing.markup import LABEL, name_of
-from fleet_web.story.tour_history import WORDS, plain_reason
+from fleet_web.story.tour_history import WORDS, RoundTravel, Travel, TravelHop, plain_reason
 from sojourn.logs import ordinal
 from sojourn.markup import Markup, joined, tag
 from sojourn.text import clean
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from fleet_web.story.tour_history import RoundTravel, Travel, TravelHop
-
-    Link = Callable[[str], Markup]
+Link = Callable[[str], Markup]
 
 SIZE, MIDDLE, RADIUS = 200.0, 100.0, 67.0
 ORBIT = 24.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from coordinator.results.run_description import capital
 from fleet_web.drawing.curves import Curve, chart, key
 from fleet_web.drawing.job_sections import course_words, placed
@@ -11,17 +9,13 @@ from fleet_web.drawing.markup import name_of, table
 from fleet_web.elements import Words
 from fleet_web.page_updates import Patched, add_style, follow
 from fleet_web.pages.job import by_controls
-from fleet_web.sources.source import LIVE
+from fleet_web.sources.source import LIVE, Source, Sources
 from fleet_web.story.comparison import MAX_RUNS, RunComparison, compared
-from fleet_web.story.job_story import ACROSS, JobStory
+from fleet_web.story.job_story import ACROSS, Across, JobStory
 from sojourn.errors import SojournError
 from sojourn.markup import Markup, joined, tag
 from sojourn.protocol.metric_names import called
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from fleet_web.sources.source import Source, Sources
-    from fleet_web.story.job_story import Across
 
 MAX_CHOICES = 300
 LONGEST_TARGET = 60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from nicegui import ui
 
@@ -12,18 +12,12 @@ from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTa
 from fleet_web.page_updates import follow
 from fleet_web.pages.fleet import state_text
 from fleet_web.pages.releases import tone
-from fleet_web.sources.source import in_address
+from fleet_web.sources.source import Source, in_address
 from sojourn.errors import JobError, SojournError
 from sojourn.logs import ordinal
+from sojourn.protocol.operator_messages import FleetChange, FleetDevice, VisitNote
+from sojourn.protocol.release import LineView
 from sojourn.text import clock_of, number
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fleet_web.sources.source import Source
-    from sojourn.protocol.operator_messages import FleetChange, FleetDevice, VisitNote
-    from sojourn.protocol.release import LineView
-
 
 VISIT_COLUMNS = (
     Column("at", "Round finished"),

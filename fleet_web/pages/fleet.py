@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence, Sized
+from typing import Any, NamedTuple
 
 from nicegui import ui
 
 from fleet_web.drawing.markup import age
 from fleet_web.elements import Cell, Column, Dropdown, Pager, Row, TextTable, Words, address, search_field
 from fleet_web.page_updates import follow
-from fleet_web.sources.source import in_address
+from fleet_web.sources.source import Source, in_address
+from sojourn.protocol.operator_messages import FleetDevice, ReleaseNow
 from sojourn.protocol.release import BAD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence, Sized
-
-    from fleet_web.sources.source import Source
-    from sojourn.protocol.operator_messages import FleetDevice, ReleaseNow
-
 
 STATES = ("training", "online", "declining", "offline")
 _TONES = {"training": "accent", "online": "good", "declining": "warn", "offline": "bad"}

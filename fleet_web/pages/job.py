@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nicegui import ui
 
@@ -15,15 +14,10 @@ from fleet_web.drawing.markup import name_of
 from fleet_web.elements import Words, address
 from fleet_web.page_updates import Patched, PatchedGrid, add_style, follow
 from fleet_web.sources.folder_source import FolderSource
-from fleet_web.sources.source import LIVE, in_address
-from fleet_web.story.job_story import ACROSS, JobStory, VisitBook
-from fleet_web.story.tour_history import length, replayed
+from fleet_web.sources.source import LIVE, Source, Sources, in_address
+from fleet_web.story.job_story import ACROSS, Across, JobStory, VisitBook
+from fleet_web.story.tour_history import RoundTravel, length, replayed
 from sojourn.markup import Markup, joined, tag
-
-if TYPE_CHECKING:
-    from fleet_web.sources.source import Source, Sources
-    from fleet_web.story.job_story import Across
-    from fleet_web.story.tour_history import RoundTravel
 
 
 @dataclass(frozen=True)

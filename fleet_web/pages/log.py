@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from nicegui import ui
 
@@ -11,20 +12,14 @@ from fleet_web.elements import Cell, Column, Dropdown, Pager, Row, TextTable, ad
 from fleet_web.page_updates import follow
 from fleet_web.pages.device import TONES
 from fleet_web.pages.releases import tone
-from fleet_web.sources.source import TOPICS, in_address
+from fleet_web.sources.source import TOPICS, Source, in_address
 from sojourn.errors import LinkError, SojournError
 from sojourn.logs import ordinal
+from sojourn.protocol.operator_messages import FleetChange, VisitNote
+from sojourn.protocol.operators import AuditEntry
+from sojourn.protocol.release import LineView
+from sojourn.protocol.wire import JobView, RoundReport
 from sojourn.text import clock_of, number, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from fleet_web.sources.source import Source
-    from sojourn.protocol.operator_messages import FleetChange, VisitNote
-    from sojourn.protocol.operators import AuditEntry
-    from sojourn.protocol.release import LineView
-    from sojourn.protocol.wire import JobView, RoundReport
-
 
 KINDS = ("device", "visit", "failed visit", "round", "job", "release", "operator")
 LOG_COLUMNS = (Column("at", "Time"), Column("kind", "Kind"), Column("who", "Who"), Column("what", "What"))

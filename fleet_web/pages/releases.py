@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nicegui import ui
 
 from coordinator.console.release_tables import card_fields, health_metric, health_pace, line_summary
 from fleet_web.drawing.markup import moment
 from fleet_web.elements import Cell, Column, Dropdown, Pager, Pairs, Row, TextTable, Words, address, link, search_field
 from fleet_web.page_updates import follow
-from fleet_web.sources.source import in_address
+from fleet_web.sources.source import Source, in_address
 from sojourn.errors import SojournError
-from sojourn.protocol.release import BAD
+from sojourn.protocol.release import BAD, DeviceView, LineView
 from sojourn.text import clock_of
-
-if TYPE_CHECKING:
-    from fleet_web.sources.source import Source
-    from sojourn.protocol.release import DeviceView, LineView
-
 
 LINE_COLUMNS = (
     Column("line", "Model line"),

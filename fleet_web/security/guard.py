@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fleet_web.security.exposure import Exposure
+from fleet_web.security.logins import Sessions
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from fleet_web.security.exposure import Exposure
-    from fleet_web.security.logins import Sessions
 
 COOKIE = "sojourn-session"
 OPEN = ("/login", "/enter")

@@ -10,21 +10,19 @@ from math import ceil
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from fleet_web.security.exposure import Exposure
 from fleet_web.security.guard import COOKIE
+from fleet_web.security.logins import Logins, Sessions
 from sojourn.markup import Markup, page, tag
 from sojourn.rate_limiter import Rate, RateLimiter
 from sojourn.text import clean
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from fleet_web.security.exposure import Exposure
-    from fleet_web.security.logins import Logins, Sessions
 
 MAX_BODY_BYTES = 4096
 """Maximum size of a login request in bytes."""

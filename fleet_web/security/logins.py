@@ -7,15 +7,11 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sojourn.errors import ConfigError
 from sojourn.protocol import topics
 from sojourn.store.files import write_atomically
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 _N, _R, _P = 1 << 14, 8, 1
 """The cost of scrypt: 16 MB and about 50 ms per guess."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from coordinator.console.job_progress import JobProgress
 from coordinator.results.folder import CONFIG, ROUNDS, VISITS, failure_in
@@ -12,19 +13,11 @@ from coordinator.results.run_description import what_was_run
 from fleet_web.sources.folder_tables import FolderTables
 from fleet_web.sources.source import Reach, Topic
 from sojourn.errors import UserError
-from sojourn.protocol.operator_messages import FleetDevice, LastVisit, VisitNote
-from sojourn.protocol.wire import JobTimes, JobView
+from sojourn.protocol.operator_messages import FleetChange, FleetDevice, LastVisit, VisitNote
+from sojourn.protocol.operators import AuditEntry
+from sojourn.protocol.release import BlobRef, Card, LineView
+from sojourn.protocol.wire import JobStatus, JobTimes, JobView
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from sojourn.protocol.operator_messages import FleetChange
-    from sojourn.protocol.operators import AuditEntry
-    from sojourn.protocol.release import BlobRef, Card, LineView
-    from sojourn.protocol.wire import JobStatus
-
 
 LOOK = 1.0
 """Seconds between two checks whether a table has grown."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from sys import intern
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -20,11 +22,6 @@ from sojourn.protocol.operator_messages import VisitNote
 from sojourn.protocol.wire import RoundReport, VisitStatus
 from sojourn.settings import parse
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
 
 MAX_FILE_BYTES = 64 << 20
 """Maximum number of bytes read from one file; of a larger file, only the end is read."""

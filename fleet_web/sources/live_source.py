@@ -7,22 +7,20 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from coordinator.console.job_progress import progress_of
+from coordinator.console.job_progress import JobProgress, progress_of
 from fleet_web.sources.source import LIVE, TOPICS, Reach, Topic
 from sojourn.errors import JobError, LinkError, SojournError
+from sojourn.protocol.operator_messages import FleetChange, FleetDevice, VisitNote
+from sojourn.protocol.operators import AuditEntry
+from sojourn.protocol.release import BlobRef, Card, LineView
+from sojourn.protocol.wire import JobView
 from sojourn.text import clean, cleaned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from coordinator.console.job_progress import JobProgress
     from coordinator.console.operator import Operator
-    from sojourn.protocol.operator_messages import FleetChange, FleetDevice, VisitNote
-    from sojourn.protocol.operators import AuditEntry
-    from sojourn.protocol.release import BlobRef, Card, LineView
-    from sojourn.protocol.wire import JobView
 
 
 _T = TypeVar("_T")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from sojourn.errors import UserError
+from sojourn.protocol.operator_messages import FleetChange, FleetDevice, VisitNote
+from sojourn.protocol.operators import AuditEntry
+from sojourn.protocol.release import BlobRef, Card, LineView
+from sojourn.protocol.wire import JobView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from coordinator.console.job_progress import JobProgress
-    from sojourn.protocol.operator_messages import FleetChange, FleetDevice, VisitNote
-    from sojourn.protocol.operators import AuditEntry
-    from sojourn.protocol.release import BlobRef, Card, LineView
-    from sojourn.protocol.wire import JobView
 
 Topic = Literal["fleet", "jobs", "releases", "audit"]
 TOPICS: tuple[Topic, ...] = ("fleet", "jobs", "releases", "audit")

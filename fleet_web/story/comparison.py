@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coordinator.jobs.goal import goal_of, target_of
-from coordinator.results.job_metrics import metric_in, metric_shown
+from coordinator.jobs.goal import Goal, goal_of, target_of
+from coordinator.results.job_metrics import TaskMetrics, metric_in, metric_shown
 from sojourn.errors import ConfigError
 from sojourn.protocol.metric_names import SHARES, called
 from sojourn.text import clock_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from coordinator.jobs.goal import Goal
-    from coordinator.results.job_metrics import TaskMetrics
     from fleet_web.story.job_story import JobStory
 
 MAX_RUNS = 8

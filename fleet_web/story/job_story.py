@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, nan
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from coordinator.console.job_progress import clocked
+from coordinator.console.job_progress import JobProgress, clocked
 from coordinator.console.job_status import by_line
 from coordinator.records import ENDED
-from coordinator.results.job_metrics import MEASURES, metric_in, task_of
-from coordinator.results.visit_totals import flagged, losses
+from coordinator.results.job_metrics import MEASURES, TaskMetrics, metric_in, task_of
+from coordinator.results.visit_totals import Loss, flagged, losses
 from fleet_web.story.tour_history import RoundTravel, past_round, plain_reason, present_tour
+from sojourn.protocol.operator_messages import VisitNote
+from sojourn.protocol.wire import JobView, RoundReport
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Literal
-
-    from coordinator.console.job_progress import JobProgress
-    from coordinator.results.job_metrics import TaskMetrics
-    from coordinator.results.visit_totals import Loss
-    from sojourn.protocol.operator_messages import VisitNote
-    from sojourn.protocol.wire import JobView, RoundReport
-
-    Across = Literal["round", "time", "bytes"]
+Across = Literal["round", "time", "bytes"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from sojourn.protocol.operator_messages import VisitNote
-    from sojourn.protocol.wire import TourView
+from sojourn.protocol.operator_messages import VisitNote
+from sojourn.protocol.wire import TourView
 
 TryState = Literal["here", "done", "declined", "lost", "refused"]
 HopState = Literal["waiting", "here", "done", "skipped"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hierarchy.arranging.candidates import ArrangeContext, Arranged, Candidates, ClientSet, Memo, custom_sets
 from hierarchy.arranging.clustering import clusamp_picks, hiercluster_groups
@@ -35,12 +37,7 @@ from sojourn.parts import (
 )
 from sojourn.randomness import derive, generator
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    PoolArranger = RandomArranger | FedSeqArranger | IcgArranger | HierClusterArranger
+PoolArranger = RandomArranger | FedSeqArranger | IcgArranger | HierClusterArranger
 
 __all__ = [
     "MAX_HOPS",

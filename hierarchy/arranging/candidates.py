@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from operator import lt
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.errors import Fault, JobError
+from sojourn.parts import CustomArranger
 from sojourn.parts.custom_code import load
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from sojourn.parts import CustomArranger
-
 
 Memo = dict[str, tuple[int, ...]]
 """The state of an arranger between rounds, by device name."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hierarchy.arranging.pools import level
+from sojourn.parts import HierClusterArranger
 from sojourn.randomness import generator
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from sojourn.parts import HierClusterArranger
 
 
 def ward_clusters(rows: NDArray[np.float64], clusters: int) -> list[list[int]]:

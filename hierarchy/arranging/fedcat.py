@@ -13,18 +13,13 @@ K devices, one for each copy of the model.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hierarchy.arranging.candidates import Memo
+from sojourn.parts import FedCatArranger
 from sojourn.randomness import generator
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hierarchy.arranging.candidates import Memo
-    from sojourn.parts import FedCatArranger
-
 
 NO_GROUP = -1
 """The group of a device that was offline when groups were drawn."""

@@ -14,22 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hierarchy.arranging.pools import level
 from hierarchy.arranging.rows import as_distributions, tau
 from sojourn.errors import Fault
+from sojourn.parts import FedSeqArranger
 from sojourn.randomness import derive, generator
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sojourn.parts import FedSeqArranger
-
-    Rows = NDArray[np.float64]
-    Samples = NDArray[np.int64]
+Rows = NDArray[np.float64]
+Samples = NDArray[np.int64]
 
 Picker = Callable[[list[int]], int]
 """Picks the next device for a superclient with these members."""

@@ -18,20 +18,15 @@ part.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.errors import Fault
+from sojourn.parts import IcgArranger
 from sojourn.randomness import generator
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sojourn.parts import IcgArranger
-
-    Rows = NDArray[np.float64]
-    Numbers = NDArray[np.int64]
+Rows = NDArray[np.float64]
+Numbers = NDArray[np.int64]
 
 ARCS = 1_500_000
 """Up to this many pairs of a device and a cluster, all devices are clustered together."""

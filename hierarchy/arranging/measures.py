@@ -6,19 +6,15 @@ normalisers; undefined values are NaN, never 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.randomness import generator
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Signatures = NDArray[np.float64]
-    Sets = Sequence[Sequence[int]]
+Signatures = NDArray[np.float64]
+Sets = Sequence[Sequence[int]]
 
 MAX_PAIRS = 500_000
 """CPD is the median over all pairs of sets, or, if there are more than this, over a fixed sample of this many."""

@@ -7,19 +7,15 @@ from the whole fleet and place each device separately.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.randomness import generator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    Mask = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 Plan = list[tuple[int, tuple[int, ...]]]
 """The sets as (site, devices in order of addition), by column and row number of the reachability table."""

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Mask = NDArray[np.bool_]
-    Rows = NDArray[np.int64]
-
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
 
 WORD = 8
 """Bytes of the largest integer that sorts fast."""

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.errors import Fault
 from sojourn.model.metrics import softmax
-from sojourn.parts import ClassifierEstimator, ConfidenceEstimator
+from sojourn.parts import ClassifierEstimator, ConfidenceEstimator, Estimator, FedSeqArranger
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sojourn.parts import Estimator, FedSeqArranger
-
-    Rows = NDArray[np.float64]
-
+Rows = NDArray[np.float64]
 
 # FedSeq's grouping metrics tau(D_j, D_S): how much each device would add to a superclient; the largest is taken.
 #

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hierarchy.arranging.candidates import Memo
 from hierarchy.arranging.pools import Plan, assign_sites, level, place_alone
+from sojourn.parts import ChainArranger, RandomArranger, SingleArranger, SiteArranger
 from sojourn.randomness import derive, generator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from hierarchy.arranging.candidates import Memo
-    from sojourn.parts import ChainArranger, RandomArranger, SingleArranger, SiteArranger
-
 
 # FedAvg's arrangement: every chosen device is a separate tour.
 #

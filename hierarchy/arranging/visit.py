@@ -11,26 +11,20 @@ paper's. It scores all N devices for each of L·k places; `fast_sets` is for fle
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hierarchy.arranging.reservations import Reservations, deal, share_sets
+from sojourn.parts import VisitArranger
 from sojourn.randomness import generator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from sojourn.parts import VisitArranger
-
-    Mask = NDArray[np.bool_]
-    Rows = NDArray[np.int64]
-    Table = NDArray[np.float64]
-
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+Table = NDArray[np.float64]
 
 TIE = 1e-12
 """Similarities this close are equal: the summation order of a machine must not decide."""

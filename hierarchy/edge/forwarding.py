@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterable
 
 import msgspec
 
-from sojourn.node.machine import Log, Pull, Send
+from sojourn.node.machine import Effect, Log, Pull, Send
 from sojourn.protocol.limits import drop_oldest
-from sojourn.protocol.release_messages import DeviceReport, Release
+from sojourn.protocol.mandates import Recall
+from sojourn.protocol.release_messages import DeviceReport, Release, ReleaseReport, Ship
 from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Ref
 from sojourn.rate_limiter import Rate, RateLimiter
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
-
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.mandates import Recall
-    from sojourn.protocol.release_messages import ReleaseReport, Ship
-    from sojourn.protocol.wire import Ref
-
 
 # Forwarding withdrawals of mandates: to every online device, and to devices that come online later.
 #

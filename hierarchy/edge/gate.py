@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from hierarchy.edge.merge import Merged, WaveMerge, merge
+from hierarchy.edge.records import TourState
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
 from sojourn.model.exemplar_view import ExemplarView, ExemplarViews
@@ -28,22 +30,13 @@ from sojourn.model.gate_rules import (
 from sojourn.model.vectors import MAX_REPORTED_BYTES, spec_of_vector
 from sojourn.parts import Gate, TourBounds
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.messages import Visited
 from sojourn.protocol.spec import Kit, ModelSpec
 from sojourn.protocol.visit_outcomes import SHORTENED
 from sojourn.protocol.wire import Ref, SignedHop, Task, visit_steps
-from sojourn.store.blobs import ref_of
+from sojourn.store.blobs import BlobStore, ref_of
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from hierarchy.edge.records import TourState
-    from sojourn.protocol.messages import Visited
-    from sojourn.store.blobs import BlobStore
-
-    Vector = NDArray[np.float32]
-
+Vector = NDArray[np.float32]
 
 KITS = 16
 """The model shapes of at most this many kits are cached."""

@@ -6,22 +6,18 @@ not count in the mean; a wave without any result leaves the model unchanged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from hierarchy.edge.records import TourState
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
 from sojourn.model.gate_rules import not_finite
 from sojourn.model.vectors import cap_weights
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.messages import Tour
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref, Task
-
-if TYPE_CHECKING:
-    from hierarchy.edge.records import TourState
-    from sojourn.protocol.messages import Tour
-    from sojourn.store.blobs import BlobStore
+from sojourn.store.blobs import BlobStore
 
 
 class WaveMerge(msgspec.Struct, frozen=True):

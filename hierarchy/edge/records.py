@@ -6,16 +6,13 @@ at once, and hop numbers continue from wave to wave.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
 from sojourn.protocol.limits import drop_oldest, sum_within
 from sojourn.protocol.messages import Tour, Toured
 from sojourn.protocol.wire import Ref, TourId, VisitId, VisitReport
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
 
 Key = str
 """A tour without its attempt: job, round, tour number."""

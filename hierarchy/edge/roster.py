@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from sojourn.logs import About
-from sojourn.node.machine import Log, StoreBlob, earliest
+from sojourn.node.machine import Effect, Log, Present, StoreBlob, earliest
 from sojourn.node.peers import CLASH_SECONDS
+from sojourn.node.pending import Outbox
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Birth, Roster
 from sojourn.protocol.task import OF_MODELS
-from sojourn.protocol.wire import Member
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Member, Offer
 from sojourn.rate_limiter import Rate, RateLimiter
 from sojourn.store.blobs import ref_of
-
-if TYPE_CHECKING:
-    from sojourn.node.machine import Effect, Present
-    from sojourn.node.pending import Outbox
-    from sojourn.protocol.topics import Address
-    from sojourn.protocol.wire import Offer
 
 LOG_RATE = Rate(0.2, 50.0)
 """How many changes of presence are logged: a burst of 50, then one in five seconds."""

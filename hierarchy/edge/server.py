@@ -8,12 +8,14 @@ its state table (`tables`); `site` holds the state that both share.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 import msgspec
 
 from hierarchy.edge.forwarding import Recalls, Shipping
 from hierarchy.edge.gate import Failed, Passed, Wrapped
+from hierarchy.edge.home_assistant.mirror import HomeMirror
 from hierarchy.edge.merge import Merged
 from hierarchy.edge.records import EdgeState, Record
 from hierarchy.edge.roster import SiteRoster
@@ -21,6 +23,8 @@ from hierarchy.edge.site import Site
 from hierarchy.edge.tables import VisitEvent
 from hierarchy.edge.tours import TourLeader
 from sojourn.node.machine import (
+    Effect,
+    Event,
     LinkUp,
     Present,
     Pulled,
@@ -44,18 +48,11 @@ from sojourn.protocol.messages import (
     TourDiscarded,
     Visited,
 )
+from sojourn.protocol.registry import Message
 from sojourn.protocol.release_messages import ReleaseReport, Ship
-from sojourn.protocol.topics import Address
+from sojourn.protocol.topics import Address, Role
 from sojourn.protocol.visit_outcomes import UNFETCHED
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from hierarchy.edge.home_assistant.mirror import HomeMirror
-    from sojourn.node.machine import Effect, Event
-    from sojourn.protocol.registry import Message
-    from sojourn.protocol.topics import Role
-    from sojourn.protocol.wire import Offer
+from sojourn.protocol.wire import Offer
 
 
 class EdgeServer:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hierarchy.edge.records import EdgeState, Key
-from hierarchy.edge.tables import TOUR, VISIT, TourStep, VisitEvent, VisitStep
-from sojourn.node.machine import Append, CancelWork, StartWork
+from hierarchy.edge.records import EdgeState, Key, Record, TourState
+from hierarchy.edge.tables import TOUR, VISIT, TourEvent, TourStep, VisitEvent, VisitStep
+from sojourn.node.machine import Append, CancelWork, Effect, StartWork
 from sojourn.node.pending import Fetches, Outbox, TimerHeap
+from sojourn.parts import TourPolicy
 from sojourn.protocol.limits import SHORTEST
-
-if TYPE_CHECKING:
-    from hierarchy.edge.records import Record, TourState
-    from hierarchy.edge.tables import TourEvent
-    from sojourn.node.machine import Effect
-    from sojourn.parts import TourPolicy
-    from sojourn.protocol.messages import Visited
-    from sojourn.protocol.topics import Address
-
+from sojourn.protocol.messages import Visited
+from sojourn.protocol.topics import Address
 
 HEARTBEAT = 5.0
 """Seconds between two signs of life of an unchanged tour; less if the site's lease is short."""

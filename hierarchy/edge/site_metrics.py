@@ -6,15 +6,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from hierarchy.edge.records import VisitKept, VisitMissed
-from sojourn.metrics.catalogue import EDGE_DEVICES, EDGE_TOURS, EDGE_VISIT_SECONDS, EDGE_VISITS, VisitCounts
+from hierarchy.settings import EdgeSettings
+from sojourn.metrics.catalogue import EDGE_DEVICES, EDGE_TOURS, EDGE_VISIT_SECONDS, EDGE_VISITS, Reading, VisitCounts
+from sojourn.node.driver import Driver
 from sojourn.protocol.visit_outcomes import OUTCOMES, reason_word
 from sojourn.settings import store_folder
 
 if TYPE_CHECKING:
     from hierarchy.edge.server import EdgeServer
-    from hierarchy.settings import EdgeSettings
-    from sojourn.metrics.catalogue import Reading
-    from sojourn.node.driver import Driver
 
 
 class SiteMetrics:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hierarchy.edge.gate import Wrap
-from hierarchy.edge.merge import merge_of, objection
-from hierarchy.edge.records import TourDropped, TourEnded, TourTaken, WaveMerged, key_of
-from hierarchy.edge.site import RunningTour
+from hierarchy.edge.merge import Merged, merge_of, objection
+from hierarchy.edge.records import Key, TourDropped, TourEnded, TourState, TourTaken, WaveMerged, key_of
+from hierarchy.edge.site import RunningTour, Site
 from hierarchy.edge.tables import TOUR, TourEvent, TourStep
 from hierarchy.edge.visits import Visits
-from sojourn.node.machine import Log, Pull, Send, StoreBlob
+from sojourn.node.machine import Effect, Log, Pull, Send, StoreBlob, WorkFailed
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.limits import LABEL, MAX_BYTES, MAX_COUNT
-from sojourn.protocol.messages import TourAccepted, Toured, TourProgress
-from sojourn.protocol.wire import HopEnd, HopEnds
+from sojourn.protocol.messages import Tour, TourAccepted, TourCancel, TourDiscarded, Toured, TourProgress
+from sojourn.protocol.wire import HopEnd, HopEnds, Ref
 from sojourn.store.blobs import ref_of
-
-if TYPE_CHECKING:
-    from hierarchy.edge.merge import Merged
-    from hierarchy.edge.records import Key, TourState
-    from hierarchy.edge.site import Site
-    from sojourn.node.machine import Effect, WorkFailed
-    from sojourn.protocol.messages import Tour, TourCancel, TourDiscarded
-    from sojourn.protocol.wire import Ref
-
 
 MAX_HOP_ENDS = 50
 """At most this many hop ends are reported, the newest: a sign of life is a small message."""

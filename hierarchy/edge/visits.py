@@ -5,34 +5,24 @@ Each change of a visit is a row of `hierarchy.edge.tables.VISIT`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from hierarchy.edge.gate import Check, sent_vectors, signed_hop, unfit, unsigned
-from hierarchy.edge.records import VisitIssued, VisitKept, VisitMissed, key_of
-from hierarchy.edge.site import RunningVisit
+from hierarchy.edge.gate import Check, Failed, Passed, sent_vectors, signed_hop, unfit, unsigned
+from hierarchy.edge.records import Key, TourState, VisitIssued, VisitKept, VisitMissed, key_of
+from hierarchy.edge.site import RunningVisit, Site, VisitKey
 from hierarchy.edge.tables import VISIT, TourStep, VisitEvent, VisitStep
+from sojourn.logs import About
 from sojourn.model.gate_rules import counted_samples, granted_samples
-from sojourn.node.machine import Log, Pull, Send
+from sojourn.node.machine import Effect, Log, Pull, Send
 from sojourn.protocol.limits import MAX_SECONDS, TEXT
-from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
+from sojourn.protocol.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visit, Visited
 from sojourn.protocol.topics import Address
 from sojourn.protocol.visit_outcomes import LATE, SILENT, WOULD_REFUSE, is_flagged
-from sojourn.protocol.wire import DATA_NOTE, VisitReport, visit_steps, with_metrics
+from sojourn.protocol.wire import DATA_NOTE, VisitId, VisitReport, VisitStatus, visit_steps, with_metrics
 from sojourn.randomness import derive
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hierarchy.edge.gate import Failed, Passed
-    from hierarchy.edge.records import Key, TourState
-    from hierarchy.edge.site import Site, VisitKey
-    from sojourn.logs import About
-    from sojourn.node.machine import Effect
-    from sojourn.protocol.messages import Declined, Progress, Visited
-    from sojourn.protocol.wire import VisitId, VisitStatus
-
-    Advance = Callable[[Key, float, int], list[Effect]]
-    Report = Callable[[Key, float], list[Effect]]
+Advance = Callable[[Key, float, int], list[Effect]]
+Report = Callable[[Key, float], list[Effect]]
 
 UNFIT_HINT = "check the version of the agent on this device, and that it has the key that it joined with"
 MAX_STALE = 3

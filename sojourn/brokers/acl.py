@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
 from sojourn.protocol import topics
 from sojourn.protocol.topics import Address, check_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 # Write permissions have no `+` wildcard. A member can therefore retain at most one message for each receiver, and the
 # number of members bounds the broker's memory.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import re
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -15,9 +16,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sojourn.errors import ConfigError, InvalidMessage
 from sojourn.joining.identity import pem_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # A device without a hardware clock may start with a date years ago, and must still reach its broker.
 _NOT_BEFORE = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)

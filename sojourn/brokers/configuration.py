@@ -7,20 +7,15 @@ import hashlib
 import os
 import secrets
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
 from sojourn.errors import ConfigError
-from sojourn.links.settings import OWN_BROKER_PAYLOAD, Port
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sojourn.links.settings import LocalBroker
-
+from sojourn.links.settings import OWN_BROKER_PAYLOAD, LocalBroker, Port
 
 PASSWORDS, ACL, REVOKED = "passwords", "acl", "crl.pem"
 CA, CERTIFICATE, KEY = "ca.pem", "server.pem", "server.key"

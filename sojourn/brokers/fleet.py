@@ -9,8 +9,10 @@ import os
 import re
 import tarfile
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -25,11 +27,6 @@ from sojourn.protocol.signing import Signer
 from sojourn.protocol.topics import PREFIX, Prefix, check_name
 from sojourn.settings import read_file
 from sojourn.store.files import private_folder, write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
 
 # The files of a fleet folder:
 #

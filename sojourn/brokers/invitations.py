@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from sojourn.brokers import fleet as folders
-from sojourn.brokers.fleet import FleetMember
+from sojourn.brokers.fleet import FleetFile, FleetMember
 from sojourn.errors import ConfigError
 from sojourn.joining.client import fingerprint
 from sojourn.joining.messages import Token, invitation_id, new_secret
@@ -18,12 +20,7 @@ from sojourn.protocol.topics import check_name
 from sojourn.store.files import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from cryptography import x509
-
-    from sojourn.brokers.fleet import FleetFile
 
 
 # The joining file has the invitations, the requests, and the members' last contacts with the door. Its size is bounded

@@ -7,15 +7,19 @@ neither the disk nor the list of requests.
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from sojourn.brokers import fleet as folders
 from sojourn.brokers import invitations
 from sojourn.brokers.certificates import CERTIFICATE_DAYS, requested_key
+from sojourn.brokers.fleet import FleetFile, FleetMember
 from sojourn.brokers.invitations import (
     MAX_VALID_CERTIFICATES,
+    Invitation,
+    Joining,
     JoinRequest,
     LastSeen,
     admit_request,
@@ -25,12 +29,14 @@ from sojourn.brokers.invitations import (
 )
 from sojourn.errors import InvalidMessage
 from sojourn.joining.messages import (
+    Answer,
     Authorities,
     CertificateCheck,
     Hello,
     Join,
     Rejected,
     Renew,
+    Request,
     RequestPending,
     Return,
     Valid,
@@ -39,13 +45,6 @@ from sojourn.joining.messages import (
     signed_part,
 )
 from sojourn.protocol.signing import FOR_JOINING, signed_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sojourn.brokers.fleet import FleetFile, FleetMember
-    from sojourn.brokers.invitations import Invitation, Joining
-    from sojourn.joining.messages import Answer, Request
 
 RETRY_SECONDS = 5.0
 """Seconds between two requests of a device that waits for an operator."""

@@ -11,23 +11,18 @@ import logging
 import ssl
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sojourn.brokers import configuration
 from sojourn.brokers.fleet import BROKER, CA_FILE, locked
 from sojourn.brokers.join_answers import PresentedCertificate, handle_request
 from sojourn.errors import InvalidMessage, SojournError
-from sojourn.joining.messages import LENGTH_BYTES, Rejected, framed, length_of, read_request
+from sojourn.joining.messages import LENGTH_BYTES, Answer, Rejected, framed, length_of, read_request
 from sojourn.rate_limiter import Rate, RateLimiter
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from sojourn.joining.messages import Answer
 
 log = logging.getLogger(__name__)
 SECONDS = 10.0

@@ -12,19 +12,15 @@ import ssl
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Literal, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
 
 from sojourn.brokers.configuration import CONF, local_conf, password_file
 from sojourn.errors import BrokerError
-from sojourn.links.settings import OWN_BROKER_PAYLOAD, BrokerSettings
+from sojourn.links.settings import OWN_BROKER_PAYLOAD, BrokerSettings, LocalBroker
 from sojourn.processes import last_lines, start_program, wait_or_kill
 from sojourn.store.files import write_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-
-    from sojourn.links.settings import LocalBroker
 
 log = logging.getLogger(__name__)
 _START_TIMEOUT = 60.0

@@ -12,11 +12,13 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.reasoncodes import ReasonCode
 
 from sojourn.brokers import configuration
 from sojourn.brokers import fleet as folders
@@ -25,12 +27,6 @@ from sojourn.brokers.certificates import Authority
 from sojourn.brokers.fleet import CA_FILE, DEFAULT_FOLDER, load_authority, read
 from sojourn.errors import ConfigError, LinkError
 from sojourn.store.files import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from paho.mqtt.reasoncodes import ReasonCode
-
 
 # A fleet's authority is replaced at once, or with an overlap in which certificates of both authorities are valid.
 #

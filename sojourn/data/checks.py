@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite, prod
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.data.labels import shorten
-from sojourn.data.samples import DataWarning, finite_rows
+from sojourn.data.samples import Content, DataWarning, finite_rows
 from sojourn.data.series import Windows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from sojourn.data.samples import Content
-    from sojourn.protocol.spec import ValueRange
-    from sojourn.protocol.task import TaskSpec
-
+from sojourn.protocol.spec import ValueRange
+from sojourn.protocol.task import TaskSpec
 
 MAX_RATIO = 8
 """Two ranges are on different scales if one is more than this many times as wide as the other."""

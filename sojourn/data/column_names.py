@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.data.labels import MAX_LISTED, shorten
+from sojourn.data.samples import Content
 from sojourn.errors import DataError
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.spec import MOST_COLUMNS, TableSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from numpy.typing import NDArray
-
-    from sojourn.data.samples import Content
-    from sojourn.protocol.task import TaskSpec
+from sojourn.protocol.task import TaskSpec
 
 FEATURE_NAMES = "feature_names"
 """The array of an NPZ file with the names of the sample columns."""

@@ -6,30 +6,32 @@ import csv
 import logging
 import shlex
 from array import array
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.data.column_names import ColumnNames, column_positions, missing_names_error
-from sojourn.data.csv_columns import ReadRequest, columns_left, detect_header, find_columns, has_column_names, is_number
-from sojourn.data.labels import MAX_LISTED, shorten
+from sojourn.data.csv_columns import (
+    CsvColumns,
+    ReadRequest,
+    columns_left,
+    detect_header,
+    find_columns,
+    has_column_names,
+    is_number,
+)
+from sojourn.data.labels import MAX_LISTED, Labels, shorten
 from sojourn.data.samples import Content, no_labels
 from sojourn.data.series import Timeline, parse_time, sort_by_time
+from sojourn.data.source import DataSettings, Form
 from sojourn.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from sojourn.data.csv_columns import CsvColumns
-    from sojourn.data.labels import Labels
-    from sojourn.data.source import DataSettings, Form
 
 log = logging.getLogger(__name__)
 _DELIMITERS = ",;\t"

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from sojourn.data.column_names import column_positions, missing_names_error
 from sojourn.data.labels import shorten
 from sojourn.data.samples import DataWarning
+from sojourn.data.source import DataSettings
 from sojourn.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sojourn.data.source import DataSettings
-    from sojourn.protocol.spec import InputSpec, TableSpec
-    from sojourn.protocol.task import TaskSpec
+from sojourn.protocol.spec import InputSpec, TableSpec
+from sojourn.protocol.task import TaskSpec
 
 LABELS = ("label", "labels", "class", "target", "y")
 """Names of a label column, in any letter case, by priority. `y` counts only as the first or last column: between others

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from sojourn.data.csv import read_table
 from sojourn.data.csv_columns import ReadRequest
 from sojourn.data.labels import MAX_LISTED, shorten
 from sojourn.data.samples import Content, DataWarning, no_labels
+from sojourn.data.source import DataSettings, Form
 from sojourn.errors import DataError
 from sojourn.protocol.spec import InputSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from sojourn.data.source import DataSettings, Form
-    from sojourn.protocol.task import TaskSpec
-
+from sojourn.protocol.task import TaskSpec
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
 UNREAD_SUFFIXES = frozenset({

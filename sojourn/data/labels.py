@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sojourn.data.source import Purpose
 from sojourn.errors import DataError
+from sojourn.protocol.task import TaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
     from sojourn.data.samples import Content
-    from sojourn.data.source import Purpose
-    from sojourn.protocol.task import TaskSpec
 
 
 Labels = tuple[str | int, ...]

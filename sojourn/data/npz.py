@@ -5,30 +5,24 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.data.column_names import FEATURE_NAMES, ColumnNames, column_positions
 from sojourn.data.labels import texts
-from sojourn.data.samples import content_of
+from sojourn.data.samples import Content, content_of
+from sojourn.data.source import DataSettings, Purpose
 from sojourn.errors import DataError
+from sojourn.protocol.spec import TableSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from sojourn.data.samples import Content
-    from sojourn.data.source import DataSettings, Purpose
-    from sojourn.protocol.spec import TableSpec
-
-    Arrays = Mapping[str, NDArray[np.generic]]
-    Pair = tuple[str, str]
+Arrays = Mapping[str, NDArray[np.generic]]
+Pair = tuple[str, str]
 
 STRIPS = "_webp"
 """Suffix of images packed as lossless WebP strips: NAME_webp has the bytes, NAME_webp_off the offset of each strip and

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.data.labels import (
     FittedTargets,
+    Labels,
     class_numbers,
     distinct,
     faults,
@@ -21,18 +24,13 @@ from sojourn.data.labels import (
     shorten,
 )
 from sojourn.data.series import Cut, Series, as_series, forecast_windows, window_starts, windows
+from sojourn.data.source import DataSettings, Form, Purpose
 from sojourn.errors import DataError
+from sojourn.protocol.spec import InputSpec, TableSpec
+from sojourn.protocol.task import TaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from sojourn.data.column_names import ColumnNames
-    from sojourn.data.labels import Labels
-    from sojourn.data.source import DataSettings, Form, Purpose
-    from sojourn.protocol.spec import InputSpec, TableSpec
-    from sojourn.protocol.task import TaskSpec
 
 
 _BLOCK = 1024

@@ -9,16 +9,15 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from sojourn.data.labels import shorten
 from sojourn.errors import DataError
+from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.task import TaskSpec
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
-
     from sojourn.data.samples import Content
-    from sojourn.protocol.spec import InputSpec
-    from sojourn.protocol.task import TaskSpec
 
 
 class Windows:

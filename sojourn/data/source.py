@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import msgspec
 
 from sojourn.errors import DataError
+from sojourn.protocol.spec import InputSpec, TableSpec
+from sojourn.protocol.task import TaskSpec
 from sojourn.settings import validated
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.data.samples import Content, Samples
-    from sojourn.protocol.spec import InputSpec, TableSpec
-    from sojourn.protocol.task import TaskSpec
 
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"

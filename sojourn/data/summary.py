@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sojourn.data.checks import data_warnings, is_quantity, label_counts, value_range
 from sojourn.data.labels import by_number, label_name, quantities
-from sojourn.data.samples import UNLABELLED
+from sojourn.data.samples import UNLABELLED, Content, DataWarning
 from sojourn.data.series import as_series, forecast_windows
-from sojourn.data.source import format_of, on_scale, read_content
+from sojourn.data.source import DataSettings, format_of, on_scale, read_content
 from sojourn.errors import DataError
 from sojourn.protocol.data_summary import (
     CLASSES,
@@ -25,15 +25,8 @@ from sojourn.protocol.data_summary import (
     SeriesSummary,
 )
 from sojourn.protocol.limits import MAX_NUMBER
-from sojourn.protocol.spec import InputSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sojourn.data.samples import Content, DataWarning
-    from sojourn.data.source import DataSettings
-    from sojourn.protocol.spec import TableSpec
-    from sojourn.protocol.task import TaskSpec
+from sojourn.protocol.spec import InputSpec, TableSpec
+from sojourn.protocol.task import TaskSpec
 
 _MAX_NAME, _MAX_TEXT = 80, 300
 

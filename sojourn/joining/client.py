@@ -10,25 +10,28 @@ from __future__ import annotations
 import socket
 import ssl
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
 from sojourn.errors import InvalidMessage, LinkError, UserError
-from sojourn.joining.identity import AUTHORITIES, CERTIFICATE, NodeIdentity, new_stamp
+from sojourn.joining.identity import AUTHORITIES, CERTIFICATE, Membership, NodeIdentity, new_stamp
 from sojourn.joining.messages import (
     FINGERPRINT_BYTES,
     LENGTH_BYTES,
+    Answer,
     Authorities,
     CertificateCheck,
     Hello,
     Join,
     Rejected,
     Renew,
+    Request,
     RequestPending,
     Return,
+    Token,
     Valid,
     Welcome,
     framed,
@@ -37,10 +40,6 @@ from sojourn.joining.messages import (
     signed_part,
 )
 from sojourn.links.connection_errors import clock_fault
-
-if TYPE_CHECKING:
-    from sojourn.joining.identity import Membership
-    from sojourn.joining.messages import Answer, Request, Token
 
 SECONDS = 15.0
 """Timeout for the door's reply, in seconds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 from cryptography import x509
@@ -16,10 +16,6 @@ from sojourn.joining.messages import Stamp
 from sojourn.protocol.limits import Name
 from sojourn.protocol.signing import FOR_JOINING, NodeKey
 from sojourn.store.files import private_folder, write_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # The files of a node's private key folder:
 #

@@ -5,11 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import socket
 import ssl
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sojourn.links.settings import BrokerSettings
-
+from sojourn.links.settings import BrokerSettings
 
 _NOT_YET_VALID, _HAS_EXPIRED = 9, 10
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""

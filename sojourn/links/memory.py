@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from sojourn.links.link import PORTABLE_PAYLOAD
+from sojourn.links.link import PORTABLE_PAYLOAD, Listener, Will
+from sojourn.profile import LinkProfile
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from sojourn.links.link import Listener, Will
-    from sojourn.profile import LinkProfile
-
-    Later = Callable[[float, Callable[[], None]], None]
-
+Later = Callable[[float, Callable[[], None]], None]
 
 Subscriber = TypeVar("Subscriber")
 Shape = tuple[int, tuple[int, ...]]

@@ -7,21 +7,16 @@ import random
 import ssl
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from sojourn.errors import ConfigError, Fault, LinkError
-from sojourn.links.link import PORTABLE_PAYLOAD
+from sojourn.links.link import PORTABLE_PAYLOAD, Listener, Will
 from sojourn.links.session import HEADER_ROOM, Ending, Identity, Session
 from sojourn.links.settings import BrokerSettings, TlsSettings, read_password
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sojourn.links.link import Listener, Will
 
 _LOG = logging.getLogger(__name__)
 _FIRST_RECONNECT_DELAY = 0.5

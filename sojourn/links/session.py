@@ -10,26 +10,23 @@ import ssl
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from sojourn.links import connection_errors
 from sojourn.links.link import PORTABLE_PAYLOAD, Will
-from sojourn.links.settings import OWN_BROKER_PAYLOAD
+from sojourn.links.settings import OWN_BROKER_PAYLOAD, BrokerSettings
 from sojourn.protocol.topics import is_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from paho.mqtt.client import ConnectFlags, DisconnectFlags, MQTTMessage, MQTTMessageInfo, SocketLike
-    from paho.mqtt.properties import Properties
-    from paho.mqtt.reasoncodes import ReasonCode
-
-    from sojourn.links.settings import BrokerSettings
 
 
 # The loop that moves one paho client's bytes.

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from sojourn.errors import Fault
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # docs/operations.md lists all metrics.
 #

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from sojourn.errors import MachineError
-from sojourn.links.settings import TlsSettings
+from sojourn.links.settings import BrokerSettings, TlsSettings
 from sojourn.local_http import LocalRequestHandler, LocalServer
 from sojourn.metrics.catalogue import (
     BOUNDS,
@@ -23,18 +25,10 @@ from sojourn.metrics.catalogue import (
     JOURNAL,
     RESPONDING,
     Distribution,
+    Metric,
     Reading,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from prometheus_client import Metric as Family
-
-    from sojourn.links.settings import BrokerSettings
-    from sojourn.metrics.catalogue import Metric
-    from sojourn.metrics.serving import Snapshots
-
+from sojourn.metrics.serving import Snapshots
 
 # The metrics of the machine (disk, journal, certificates) are read on the scraper's thread, so that they are available
 # even if the node waits for disk space.

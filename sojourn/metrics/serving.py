@@ -5,21 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sojourn import __version__
 from sojourn.errors import require_extra
-from sojourn.metrics.catalogue import BUILD, DROPPED, LINK_UP, NETWORK_BYTES, OUTBOX, Reading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from sojourn.links.settings import BrokerSettings
-    from sojourn.metrics.catalogue import MetricSource
-    from sojourn.node.driver import Driver
-
+from sojourn.links.settings import BrokerSettings
+from sojourn.metrics.catalogue import BUILD, DROPPED, LINK_UP, NETWORK_BYTES, OUTBOX, MetricSource, Reading
+from sojourn.node.driver import Driver
 
 ANSWER_TIMEOUT = 1.0
 """Seconds that a scrape waits for the node; if it is busy for longer, or its disk is full, older values are served."""

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.errors import InvalidBlob
+from sojourn.model.exemplars import Exemplars
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import drop_oldest
 from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import Ref
 from sojourn.randomness import noise
+from sojourn.store.blobs import BlobStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from sojourn.model.exemplars import Exemplars
     from sojourn.model.graphs import Graphs
-    from sojourn.protocol.wire import Ref
-    from sojourn.store.blobs import BlobStore
 
     Vector = NDArray[np.float32]
 

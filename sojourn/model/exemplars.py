@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.errors import InvalidBlob
 from sojourn.model.metrics import softmax
 from sojourn.model.scoring import ScoredSamples
 from sojourn.model.strata import members
-from sojourn.protocol.task import Shape
+from sojourn.protocol.task import Shape, TaskSpec
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from sojourn.model.graphs import Graphs
-    from sojourn.protocol.task import TaskSpec
 
 BATCH = 64
 """Fixed, because a runtime may round differently for other batch sizes."""

@@ -6,24 +6,21 @@ Edge servers apply them to visits, and the coordinator to tours.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from sojourn.model.exemplar_view import ExemplarView
+from sojourn.parts import Gate, TourBounds, Training
+from sojourn.protocol.spec import ModelSpec
+from sojourn.protocol.wire import Task
 
-    from numpy.typing import NDArray
-
-    from sojourn.model.exemplar_view import ExemplarView
-    from sojourn.parts import Gate, TourBounds, Training
-    from sojourn.protocol.spec import ModelSpec
-    from sojourn.protocol.wire import Task
-
-    Vector = NDArray[np.float32]
+Vector = NDArray[np.float32]
 
 BLOCK = 8192
 """Numbers per product: for more, BLAS would start threads, which wait for cores that train and sum in an order that

@@ -9,19 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.errors import ModelError
+from sojourn.parts.objectives import Generated
+from sojourn.protocol.spec import Kit
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sojourn.parts.objectives import Generated
-    from sojourn.protocol.spec import Kit
-
-    Array = NDArray[np.floating]
+Array = NDArray[np.floating]
 
 EPSILON = 1e-5
 """The epsilon of the BatchNorm layer."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from sojourn.errors import DataError, GraphRefused, ModelError
 from sojourn.model.kit_rules import MAX_PROBE_STATE, check_graph, check_kit
@@ -16,25 +17,19 @@ from sojourn.model.metrics import cross_entropies
 from sojourn.model.session import (
     GRAPH_NAMES,
     RUNTIME_ERRORS,
+    Use,
     frozen_tensors,
     graph_bytes,
     open_session,
     session_options,
 )
+from sojourn.protocol.spec import FrozenTensor, Kit, Probe
+from sojourn.protocol.task import TaskSpec
 from sojourn.randomness import noise as draw_noise
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from sojourn.model.session import Use
-    from sojourn.protocol.spec import FrozenTensor, Kit, Probe
-    from sojourn.protocol.task import TaskSpec
-
-    Array = NDArray[np.generic]
-    Losses = NDArray[np.float64]
-    Vector = NDArray[np.float32]
+Array = NDArray[np.generic]
+Losses = NDArray[np.float64]
+Vector = NDArray[np.float32]
 
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3

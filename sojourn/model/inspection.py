@@ -8,9 +8,9 @@ accepted graph can still take much time or memory, which deadlines and memory li
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
 
 from sojourn.errors import GraphRefused
 from sojourn.model import onnx_rules as form
@@ -26,9 +26,6 @@ from sojourn.model.onnx_rules import (
     whole_numbers,
 )
 from sojourn.model.protobuf import Message, WireReader
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 MAX_GRAPH_BYTES = 512 << 20
 """Maximum bytes of a graph, including its weights."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from math import isfinite, prod
-from typing import TYPE_CHECKING
 
 from sojourn.errors import GraphRefused
 from sojourn.model.inspection import MAX_GRAPH_BYTES, TensorType, inspected
 from sojourn.model.onnx_rules import FLOAT, INT64
-from sojourn.model.session import GRAPH_NAMES, frozen_names, frozen_tensors, graph_bytes
+from sojourn.model.session import GRAPH_NAMES, Use, frozen_names, frozen_tensors, graph_bytes
 from sojourn.model.strata import width
-from sojourn.protocol.task import Target
+from sojourn.protocol.spec import InputSpec, Kit
+from sojourn.protocol.task import Strata, Target, TaskSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sojourn.model.session import Use
-    from sojourn.protocol.spec import InputSpec, Kit
-    from sojourn.protocol.task import Strata, TaskSpec
-
-    Tensors = dict[str, TensorType]
+Tensors = dict[str, TensorType]
 
 MAX_STRATA = 4096
 """The maximum number of values in a device's signature."""

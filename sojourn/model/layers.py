@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from itertools import compress, islice
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.errors import JobError, ModelError
 from sojourn.model.graphs import Graphs, probe_samples, probe_vector
-from sojourn.protocol.spec import VARIANCE, ModelSpec
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from sojourn.protocol.spec import Kit
-
+from sojourn.protocol.spec import VARIANCE, Kit, ModelSpec
 
 # The weights of the fully connected layers: FedSeq's psi_clf.
 #

@@ -6,20 +6,15 @@ fixed histogram, so it is exact up to the width of a bin.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.protocol.metric_names import TASK_METRICS
+from sojourn.protocol.task import Kind
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from sojourn.protocol.task import Kind
-
-    Numbers = NDArray[np.float64]
+Numbers = NDArray[np.float64]
 
 BINS = 4096
 """The number of bins of the score histogram for an AUC."""

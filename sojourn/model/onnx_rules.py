@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from sojourn.errors import GraphRefused
-from sojourn.model.protobuf import FIXED32, LENGTH, VARINT, Field, MessageForm
+from sojourn.model.protobuf import FIXED32, LENGTH, VARINT, Field, Message, MessageForm, WireReader
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sojourn.model.protobuf import Message, WireReader
-
-    Known = Sequence[tuple[int, ...] | None]
-    """The constant integers of each input, or None if unknown."""
-
+Known = Sequence[tuple[int, ...] | None]
+"""The constant integers of each input, or None if unknown."""
 
 # The messages of onnx.proto, with the maximum count of each field.
 #

@@ -7,22 +7,20 @@ from math import nan, prod
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.errors import DataError, ModelError
+from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
-from sojourn.model.metrics import added, metrics, softmax, tallied
+from sojourn.model.metrics import Tally, added, metrics, softmax, tallied
 from sojourn.model.session import RUNTIME_ERRORS, first_line, open_session, session_options
 from sojourn.model.strata import numbers, places
+from sojourn.protocol.release import Card
+from sojourn.protocol.spec import Kit
+from sojourn.protocol.task import TaskSpec
 
 if TYPE_CHECKING:
     import onnxruntime
-    from numpy.typing import NDArray
-
-    from sojourn.model.exemplars import Exemplars
-    from sojourn.model.metrics import Tally
-    from sojourn.protocol.release import Card
-    from sojourn.protocol.spec import Kit
-    from sojourn.protocol.task import TaskSpec
 
     Floats = NDArray[np.float32]
 

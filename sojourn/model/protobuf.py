@@ -8,13 +8,10 @@ only one meaning.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sojourn.errors import GraphRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """Wire types. ONNX does not use groups (3, 4)."""

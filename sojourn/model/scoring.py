@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from math import nan
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sojourn.model.metrics import added, cross_entropies, metrics, softmax, tallied
+from sojourn.model.metrics import Tally, added, cross_entropies, metrics, softmax, tallied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeVar
-
-    from numpy.typing import NDArray
-
     from sojourn.model.exemplars import Exemplars
     from sojourn.model.graphs import Graphs
-    from sojourn.model.metrics import Tally
 
     T = TypeVar("T")
 

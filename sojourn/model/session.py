@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 import onnxruntime
@@ -10,16 +11,12 @@ from onnxruntime.capi import onnxruntime_pybind11_state as refusals
 
 from sojourn.errors import GraphRefused, ModelError
 from sojourn.model.inspection import inspected
+from sojourn.protocol.spec import FrozenTensor, Kit
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from sojourn.protocol.spec import FrozenTensor, Kit
-
-    Use = Literal[
-        "train", "predict", "score", "trunk", "two_stream", "fused", "taps", "votes", "slope", "open_train", "soft"
-    ]
-    """The graphs of a kit, named as in `FrozenTensor.graphs`."""
+Use = Literal[
+    "train", "predict", "score", "trunk", "two_stream", "fused", "taps", "votes", "slope", "open_train", "soft"
+]
+"""The graphs of a kit, named as in `FrozenTensor.graphs`."""
 
 GRAPH_NAMES: dict[Use, str] = {
     "train": "the training graph",

@@ -8,17 +8,14 @@ eight equal ranges of the vocabulary. The strata are derived from the job's exem
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.task import Strata, TaskSpec
 
-    from sojourn.protocol.spec import InputSpec
-    from sojourn.protocol.task import Strata, TaskSpec
-
-    Numbers = NDArray[np.float64]
+Numbers = NDArray[np.float64]
 
 PARTS = 8
 """The number of parts of a sample, and of ranges of a vocabulary."""

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.errors import InvalidBlob
 from sojourn.model.generator import GeneratorLayout
-from sojourn.parts import Echo, Generated
-from sojourn.protocol.spec import ModelSpec, TensorSpec
-from sojourn.store.blobs import ref_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from sojourn.parts import Encoding, Objective
-    from sojourn.protocol.spec import Kit
-    from sojourn.protocol.wire import Ref
-    from sojourn.store.blobs import BlobStore
-
+from sojourn.parts import Echo, Encoding, Generated, Objective
+from sojourn.protocol.spec import Kit, ModelSpec, TensorSpec
+from sojourn.protocol.wire import Ref
+from sojourn.store.blobs import BlobStore, ref_of
 
 # Encodings: float32, float16, or int8 with one scale per tensor. All numbers are little-endian.
 #

@@ -12,10 +12,11 @@ from importlib.resources import files
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from sojourn.errors import MachineError
 from sojourn.model import onnx_rules
@@ -26,9 +27,6 @@ from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import TrainingSize
 from sojourn.randomness import noise
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BATCH = 32
 COUNTED_BATCH = 4

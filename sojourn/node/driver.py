@@ -8,19 +8,15 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from sojourn.node.machine import earliest
+from sojourn.links.link import Link
+from sojourn.node.machine import Event, earliest
+from sojourn.node.node import Node
 from sojourn.notify import Notifier
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sojourn.links.link import Link
-    from sojourn.node.machine import Event
-    from sojourn.node.node import Node
-    from sojourn.protocol.topics import Role
+from sojourn.protocol.topics import Role
 
 LONGEST_WAIT = 5.0
 MAX_UNREAD_BYTES = 64 << 20

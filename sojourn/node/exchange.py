@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from sojourn.errors import DiskFull
 from sojourn.node.machine import Pulled, PullFailed
 from sojourn.node.peers import QUOTAS
 from sojourn.protocol.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
-from sojourn.store.blobs import HASH, LEAF, digest_of_hashes, leaf_count
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from sojourn.protocol.registry import Message
-    from sojourn.protocol.topics import Address
-    from sojourn.protocol.wire import Ref
-    from sojourn.store.blobs import BlobStore, Partial
+from sojourn.protocol.registry import Message
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Ref
+from sojourn.store.blobs import HASH, LEAF, BlobStore, Partial, digest_of_hashes, leaf_count
 
 WINDOW = 32
 """Leaves in flight to this node: 0.9 MB, which a link of 100 KB/s transfers well within half a keepalive of 60 s."""

@@ -6,7 +6,8 @@ effects in the order given: a record is in the journal before any later effect l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -16,9 +17,6 @@ from sojourn.protocol.messages import Presence
 from sojourn.protocol.registry import Message
 from sojourn.protocol.topics import Address, Role
 from sojourn.protocol.wire import Epoch, Offer, Ref, VisitReason
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
 
 
 class Received(msgspec.Struct, frozen=True):

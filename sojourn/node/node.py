@@ -8,19 +8,23 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from sojourn import WIRE
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
-from sojourn.links.link import Will
+from sojourn.links.link import Link, Will
 from sojourn.logs import LEVELS, subject
 from sojourn.node.machine import (
     Append,
     CancelWork,
+    Effect,
+    Event,
     LinkUp,
     Log,
+    Machine,
     Publish,
     PublishBirth,
     Pull,
@@ -37,25 +41,17 @@ from sojourn.node.machine import (
 )
 from sojourn.node.reception import Reception
 from sojourn.node.replay import replay
-from sojourn.node.transport import Delivery, PacketTransport
+from sojourn.node.transport import Delivery, PacketTransport, Transport
+from sojourn.node.workers import Workers
 from sojourn.protocol import limits, topics
 from sojourn.protocol.envelope import Packet, pack
 from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, refs
 from sojourn.protocol.operator_messages import Refused
-from sojourn.protocol.wire import Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sojourn.links.link import Link
-    from sojourn.node.machine import Effect, Event, Machine
-    from sojourn.node.transport import Transport
-    from sojourn.node.workers import Workers
-    from sojourn.protocol.registry import Message
-    from sojourn.protocol.topics import Address, Role
-    from sojourn.protocol.wire import Epoch
-    from sojourn.rate_limiter import RateLimiter
-    from sojourn.store.journal import Store
+from sojourn.protocol.registry import Message
+from sojourn.protocol.topics import Address, Role
+from sojourn.protocol.wire import Epoch, Ref
+from sojourn.rate_limiter import RateLimiter
+from sojourn.store.journal import Store
 
 INLINE = limits.INLINE
 """Blobs up to this size are sent inside the first message to a node that refers to them, and not in later ones."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple
 
+from sojourn.protocol.topics import Address, Role
+from sojourn.protocol.wire import Epoch
 from sojourn.rate_limiter import Rate
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from sojourn.protocol.topics import Address, Role
-    from sojourn.protocol.wire import Epoch
-
 
 # How much of a node a single peer may use: messages, transfers, bytes on the disk, other nodes that it names.
 #

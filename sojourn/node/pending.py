@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from sojourn.node.machine import Send
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sojourn.protocol.registry import Message
-    from sojourn.protocol.topics import Address
-
+from sojourn.protocol.registry import Message
+from sojourn.protocol.topics import Address
 
 FIRST_RESEND = 1.0
 LONGEST_RESEND = 15.0

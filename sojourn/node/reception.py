@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from sojourn.errors import InvalidMessage
+from sojourn.links.link import Link
 from sojourn.logs import NO_SUBJECT, About, subject
-from sojourn.node.machine import ForeignMessage, NodeRemoved, Present
+from sojourn.node.machine import Event, ForeignMessage, Machine, NodeRemoved, Present
 from sojourn.node.peers import MAX_DEVICES_PER_SITE, QUOTAS, SENDERS, NameClashes, clash_warning
 from sojourn.node.transport import Delivery, read_delivery
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import unpack, unpack_presence
 from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.registry import OperatorRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sojourn.links.link import Link
-    from sojourn.node.machine import Event, Machine
-    from sojourn.protocol.topics import Address, Role
-    from sojourn.protocol.wire import Epoch
-    from sojourn.rate_limiter import RateLimiter
+from sojourn.protocol.topics import Address, Role
+from sojourn.protocol.wire import Epoch
+from sojourn.rate_limiter import RateLimiter
 
 OTHERS = "others"
 """The common name under which further senders of dropped messages are counted."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Callable
+from typing import Any, get_args
 
 from sojourn import __version__
 from sojourn.errors import DamagedJournal, MachineError, StoreError
+from sojourn.node.machine import Machine
 from sojourn.protocol.limits import decoded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sojourn.node.machine import Machine
-    from sojourn.store.journal import Store
-    from sojourn.store.journal_file import Entry
-
+from sojourn.store.journal import Store
+from sojourn.store.journal_file import Entry
 
 # At its start a node replays its journal, and continues without records that it cannot use.
 #

@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from sojourn.errors import DiskFull, LinkError
+from sojourn.links.link import Link
 from sojourn.node.exchange import Exchange
 from sojourn.node.peers import QUOTAS
 from sojourn.protocol import topics
-from sojourn.protocol.envelope import kind, pack, unpack
+from sojourn.protocol.envelope import Packet, kind, pack, unpack
 from sojourn.protocol.messages import map_refs, refs
-from sojourn.protocol.wire import Ref
-from sojourn.store.blobs import verified
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from sojourn.links.link import Link
-    from sojourn.protocol.envelope import Packet
-    from sojourn.protocol.registry import Message
-    from sojourn.protocol.topics import Address, Role
-    from sojourn.protocol.wire import Epoch
-    from sojourn.store.blobs import BlobStore
+from sojourn.protocol.registry import Message
+from sojourn.protocol.topics import Address, Role
+from sojourn.protocol.wire import Epoch, Ref
+from sojourn.store.blobs import BlobStore, verified
 
 log = logging.getLogger("sojourn")
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from sojourn.errors import DiskFull, SojournError
 from sojourn.node.machine import WorkDone, WorkEvent, WorkFailed, WorkProgress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 

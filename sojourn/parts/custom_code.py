@@ -8,16 +8,13 @@ import stat
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import msgspec
 
 from sojourn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from sojourn.parts import Own
+from sojourn.parts import Own
 
 
 def load(own: Own, *methods: str) -> Any:

@@ -6,9 +6,10 @@ message with its `kind`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgpack
 import msgspec
@@ -17,12 +18,8 @@ from sojourn.errors import InvalidMessage
 from sojourn.protocol import limits, mandates, messages, operator_messages, operators, release_messages
 from sojourn.protocol.limits import Identity, decoded
 from sojourn.protocol.registry import Message, by_kind
+from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sojourn.protocol.topics import Address
 
 MAX_PACKET = limits.MAX_PACKET
 MAX_STRING = 64 << 10

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cache
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # The maximum size of each number, text and list from a peer, by its meaning: everything on the wire is limited.
 #

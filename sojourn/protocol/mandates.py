@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,8 +13,6 @@ from sojourn.protocol.registry import ANY_ROLE, SUBMITTERS, TO_DEVICE, TO_SITE, 
 from sojourn.protocol.wire import Ref, Task, VectorName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from sojourn.protocol.signing import Signer
 
 

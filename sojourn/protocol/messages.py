@@ -5,8 +5,9 @@ The messages of operators are in `operator_messages`, `operators`, `mandates` an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -45,9 +46,6 @@ from sojourn.protocol.wire import (
     VisitId,
     VisitReason,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MOST_KEYS = 512
 """Maximum number of keys of a tour's devices, since they must fit into its packet."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from math import inf, isfinite, isnan, nan
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from sojourn.protocol.task import Kind
+from sojourn.protocol.task import Kind
 
 Direction = Literal["higher", "lower"]
 MAIN: dict[Kind, str] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -11,8 +12,6 @@ from sojourn.protocol.limits import Data, Digest, Ed25519Signature, Label, Momen
 from sojourn.protocol.registry import ANY_ROLE, SUBMITTERS, Answer, OperatorRequest, OperatorRole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sojourn.protocol.signing import Signer
 
 

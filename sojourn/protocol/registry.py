@@ -7,15 +7,13 @@ A new operator request is a class with its answer, its roles and its fields; a h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar, get_args
+from types import ModuleType
+from typing import ClassVar, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
 from sojourn.protocol.limits import LABEL, Name
 from sojourn.protocol.topics import Role
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 Routes = frozenset[tuple[Role, Role]]
 """The roles of senders and receivers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -35,8 +36,6 @@ from sojourn.protocol.task import TaskSpec, classes_as_strata
 from sojourn.protocol.wire import ModelMetrics
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from sojourn.protocol.signing import Signer
 
 

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -16,14 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from sojourn.errors import ConfigError
 from sojourn.protocol.limits import Digest, Name, Samples, Steps
-from sojourn.protocol.wire import Digests, HopSignature, Task, VisitId
+from sojourn.protocol.wire import Digests, HopSignature, Ref, Task, VisitId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typing_extensions import Buffer
-
-    from sojourn.protocol.wire import Ref
 
 
 # The holder of a private Ed25519 key can sign orders to a fleet; the public key verifies them.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import log
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
-from sojourn.parts import Encoding, Estimator, Objective
+from sojourn.parts import Encoding, Estimator, Objective, Outcome, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sojourn.parts import Outcome, Training
     from sojourn.protocol.spec import Kit
     from sojourn.protocol.wire import Offer
 

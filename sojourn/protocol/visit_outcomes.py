@@ -6,12 +6,9 @@ any number of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
-from sojourn.protocol.wire import VisitReason
-
-if TYPE_CHECKING:
-    from sojourn.protocol.wire import VisitStatus
+from sojourn.protocol.wire import VisitReason, VisitStatus
 
 SILENT = "no sign of life"
 """The start of a reason about a device or a site whose lease has expired."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -36,9 +37,6 @@ from sojourn.protocol.limits import (
     check_metrics,
 )
 from sojourn.protocol.task import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 VectorName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 VisitReason = Literal[

@@ -8,20 +8,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import BinaryIO, Literal, Protocol
 
 from sojourn.errors import DiskFull, InvalidBlob, MissingBlob, StoreError
+from sojourn.parts import Encoding
 from sojourn.protocol.wire import Ref
 from sojourn.store.files import TEMP_SUFFIX, move_into_place, private_file, sync_path, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from collections.abc import Set as AbstractSet
-    from pathlib import Path
-    from typing import BinaryIO, Literal
-
-    from sojourn.parts import Encoding
 
 LEAF = 28 << 10
 """Two leaves and their envelope fit into 60,000 bytes, which every broker accepts."""

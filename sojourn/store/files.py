@@ -7,15 +7,12 @@ import grp
 import logging
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 
 from sojourn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 TEMP_SUFFIX = ".new"
 """The suffix of files that are being written, or were when their process was killed."""

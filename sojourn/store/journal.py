@@ -10,8 +10,10 @@ import datetime as dt
 import fcntl
 import os
 import sqlite3
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from sojourn.errors import DamagedJournal, DiskFull, StoreError
 from sojourn.protocol.wire import Epoch
@@ -31,10 +33,6 @@ from sojourn.store.journal_file import (
     verified_records,
 )
 from sojourn.store.memory_blobs import MemoryBlobs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MIN_COMPACTION_BYTES = 16 << 10
 """Records below this size never require a compaction."""

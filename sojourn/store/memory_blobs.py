@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, cast
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import Self, cast
 from weakref import WeakValueDictionary
 
 from sojourn.store.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, missing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Set as AbstractSet
 
 
 class MemoryPartial:

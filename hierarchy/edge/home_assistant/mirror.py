@@ -7,8 +7,8 @@ messages are retained and read back on connect, so a restart of the edge server 
 from __future__ import annotations
 
 import random
+from collections.abc import Container
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,21 +22,28 @@ from hierarchy.edge.home_assistant.payloads import (
     shown,
 )
 from hierarchy.edge.records import VisitKept, VisitMissed
+from hierarchy.edge.site import Site
 from hierarchy.edge.tables import VisitStep
-from sojourn.node.machine import Append, ForeignMessage, LinkUp, Log, NodeRemoved, Present, Publish, Received, earliest
+from sojourn.node.machine import (
+    Append,
+    Effect,
+    Event,
+    ForeignMessage,
+    LinkUp,
+    Log,
+    NodeRemoved,
+    Present,
+    Publish,
+    Received,
+    earliest,
+)
 from sojourn.node.peers import MAX_DEVICES_PER_SITE
 from sojourn.node.pending import TimerHeap
 from sojourn.protocol import topics
 from sojourn.protocol.limits import MAX_COUNT
 from sojourn.protocol.messages import Birth
 from sojourn.protocol.release_messages import ReleaseReport, Ship
-
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from hierarchy.edge.site import Site
-    from sojourn.node.machine import Effect, Event
-    from sojourn.protocol.wire import Offer
+from sojourn.protocol.wire import Offer
 
 STATE_INTERVAL = 1.0
 """Minimum seconds between two states of one device."""

@@ -8,19 +8,17 @@ message, which is msgpack, and which the broker replaces by the last will when t
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
 import sojourn
 from sojourn.protocol import topics
 from sojourn.protocol.limits import Metric, Name, Number
+from sojourn.protocol.release_messages import ReleaseReport
 from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Offer
 from sojourn.text import clean
-
-if TYPE_CHECKING:
-    from sojourn.protocol.release_messages import ReleaseReport
-    from sojourn.protocol.wire import Offer
 
 MAX_LINES = 8
 """At most this many model lines of one device have an entity."""
