@@ -84,7 +84,7 @@ class UntrainedGraphs(Graphs):
     ) -> tuple[float, NDArray[np.float32]]:
         """Return a huge gradient: without learning, no update is too long for the gate."""
         del vector, x, y, noise, reference_models, streams
-        return 1.0, np.full(self._kit.model.learned, HUGE_SLOPE, np.float32)
+        return 1.0, np.full(self._kit.model.trainable_size, HUGE_SLOPE, np.float32)
 
     def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> float:
         """Return a constant: without learning, nothing gets worse."""
@@ -185,7 +185,7 @@ class _UntrainedVisit:
         end = start.copy()
         mix = np.log(counts / counts.sum())[: len(end)]
         end[: len(mix)] = mix
-        end[prepared.kit.model.learned - 1] += (
+        end[prepared.kit.model.trainable_size - 1] += (
             int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:3], "little") / 2**24
         )
         return end

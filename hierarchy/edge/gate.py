@@ -226,7 +226,7 @@ def _judged(
 def _update(work: Check, before: Vector, after: Vector, spec: ModelSpec, known: bytes | None = None) -> Update:
     """Return the update with the digests that the exemplar view is cached by; `known` is the result's, if unchanged."""
     digest = known or (ref_of(after.astype("<f4", copy=False).tobytes()).digest if work.exemplars else b"")
-    return Update(before, after, (work.checkpoint["model"].digest, digest), spec.learned)
+    return Update(before, after, (work.checkpoint["model"].digest, digest), spec.trainable_size)
 
 
 def _longest(work: Check, update: Update, view: ExemplarView | None) -> float:
