@@ -42,7 +42,7 @@ MAX_VALIDITY = 366 * DAY
 RETRY_FACTOR, EXTRA_VISITS = 3, 20
 """Factor and number of additional visits that a mandate permits per device beyond a job without failures: visits are
 lost and retried, and devices are estimated again."""
-MAX_METRICS = 4096
+MAX_SIGNATURE_SIZE = 4096
 """Maximum numbers that a message can carry about a device's data."""
 _SPAN = re.compile(r"(?P<number>\d{1,5})(?P<unit>[hdw])")
 _UNITS = {"h": 3600.0, "d": DAY, "w": 7 * DAY}
@@ -91,7 +91,7 @@ def mandate_for(  # all parts of a mandate
         rounds=job.all_rounds,
         visits=terms.visits or _visits(job),
         returns=dict.fromkeys(("model", *strategy.objective.returns), largest) | _report_sizes(strategy, kit),
-        metrics=MAX_METRICS if on_device(strategy.estimator) else 0,
+        metrics=MAX_SIGNATURE_SIZE if on_device(strategy.estimator) else 0,
     )
 
 
