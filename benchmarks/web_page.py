@@ -239,7 +239,7 @@ def large(devices: int) -> None:
         operator = stack.enter_context(Operator(settings, fleet="sojourn", cloud="cloud"))
         demo_fleet.await_coordinator(operator, processes)
         stack.enter_context(RunningSite(settings, "sojourn", "hall", devices, folder / "hall"))
-        while sum(it.here for it in operator.devices()[0]) < devices:
+        while sum(it.online for it in operator.devices()[0]) < devices:
             time.sleep(0.5)
         operator.submit(LARGE_JOB)
         wait_for_round(operator, 1)

@@ -94,7 +94,7 @@ class DeviceHistory(msgspec.Struct, array_like=True):
     machine: str
     first: float
     since: float
-    here: bool
+    online: bool
     visits: int = 0
     failed: int = 0
     last: LastVisit | None = None
@@ -114,14 +114,14 @@ class FleetHistory(msgspec.Struct):
     def apply(self, record: FleetChanged) -> None:
         """Record that devices connected or disconnected."""
         for it in record.joined:
-            known = self.devices.setdefault(it.device, DeviceHistory("", "", "", record.at, 0.0, here=False))
+            known = self.devices.setdefault(it.device, DeviceHistory("", "", "", record.at, 0.0, online=False))
             known.site, known.version, known.machine = it.site, it.version, it.machine
-            known.here, known.since = True, record.at
-            self.changes.append(FleetChange(record.at, it.device, it.site, "joined"))
+            known.online, known.since = True, record.at
+            self.changes.append(FleetChange(record.at, it.device, it.site, "online"))
         for device in record.left:
             if gone := self.devices.get(device):
-                gone.here, gone.since = False, record.at
-                self.changes.append(FleetChange(record.at, device, gone.site, "left"))
+                gone.online, gone.since = False, record.at
+                self.changes.append(FleetChange(record.at, device, gone.site, "offline"))
         self._forget(record.at)
 
     def forget(self, record: DeviceForgotten) -> None:
@@ -179,9 +179,9 @@ class FleetHistory(msgspec.Struct):
             self.visit_bytes -= self.rounds[drop].bytes
             drop += 1
         del self.rounds[:drop]
-        gone = [name for name, it in self.devices.items() if not it.here and it.since < oldest]
+        gone = [name for name, it in self.devices.items() if not it.online and it.since < oldest]
         if (excess := len(self.devices) - len(gone) - DEVICES) > 0:
-            away = [(it.since, name) for name, it in self.devices.items() if not it.here and it.since >= oldest]
+            away = [(it.since, name) for name, it in self.devices.items() if not it.online and it.since >= oldest]
             gone += [name for _, name in sorted(away)[:excess]]
         for name in gone:
             del self.devices[name]

@@ -83,7 +83,7 @@ def _reachability(source: Source) -> None:
     def look() -> None:
         reach = source.reach()
         text = ""
-        if not reach.here:
+        if not reach.reachable:
             since = f" since {moment(reach.since)}" if reach.since else ""
             text = f"The coordinator cannot be reached{since}: {reach.why}. The page shows the last known state."
         banner.text = text

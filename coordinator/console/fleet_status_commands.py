@@ -74,7 +74,7 @@ def forget(
     from coordinator.console.dates import age
 
     (device,), now = operator.devices(name)
-    state = "online" if device.here else f"offline for {age(now - device.since)}"
+    state = "online" if device.online else f"offline for {age(now - device.since)}"
     if not yes and not typer.confirm(f"Forget device {name} ({state}, {device.visits} successful visits)?"):
         typer.echo(f"{name} was not forgotten")
         raise typer.Exit(1)

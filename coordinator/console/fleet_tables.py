@@ -29,7 +29,7 @@ CSV_COLUMNS = ("at", "job", "round", "phase", "tour", "hop", "site", "device", "
 def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
     """Return a table of all devices, online ones first."""
     table = plain_table("device", "state", "site", "version", "visits", "last visit")
-    for it in sorted(devices, key=lambda it: (not it.here, it.device)):
+    for it in sorted(devices, key=lambda it: (not it.online, it.device)):
         table.add_row(
             Text(it.device),
             _state(it, now),
@@ -43,7 +43,7 @@ def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
 
 def _state(it: FleetDevice, now: float) -> Text:
     """Return whether a device is online and since when, and what it trains."""
-    state = _PRESENCE[it.here]
+    state = _PRESENCE[it.online]
     visit = it.doing.visit if it.doing else None
     trains = f", trains {visit.job} round {visit.round}" if visit else ""
     notice = Text(", see below", "red") if it.notice else ""
@@ -57,7 +57,7 @@ def notice_lines(devices: Iterable[FleetDevice]) -> list[str]:
 
 def summary(devices: Sequence[FleetDevice]) -> str:
     """Return the number of devices."""
-    here = sum(it.here for it in devices)
+    here = sum(it.online for it in devices)
     return f"{quantity(len(devices), 'device')}: {here} online, {len(devices) - here} offline"
 
 
@@ -72,7 +72,7 @@ def _last(last: LastVisit | None, now: float) -> Text:
 def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
     """Return the properties of one device as pairs of name and value."""
     lines = [
-        ("state", f"{_PRESENCE[it.here]} since {moment(it.since)} ({age(now - it.since)})"),
+        ("state", f"{_PRESENCE[it.online]} since {moment(it.since)} ({age(now - it.since)})"),
         *([("notice", it.notice)] if it.notice else []),
         ("first seen", moment(it.first)),
         ("site", it.site),
@@ -149,7 +149,7 @@ def _word(it: VisitNote) -> str:
 
 def history_table(changes: Iterable[FleetChange], visits: Iterable[VisitNote]) -> Table:
     """Return connections and visits in order of time."""
-    rows = [(it.at, it.device, _PRESENCE[it.event == "joined"], f"site {it.site}") for it in changes]
+    rows: list[tuple[float, str, str, str]] = [(it.at, it.device, it.event, f"site {it.site}") for it in changes]
     for note in visits:
         why = f": {note.reason}" if note.reason else ""
         rows.append((note.at, note.device, note.status, f"{note.job} {_word(note)}, site {note.site}{why}"))

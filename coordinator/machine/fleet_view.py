@@ -85,7 +85,7 @@ class FleetWatch:
     def start(self, durable: CoordinatorState, now: float) -> None:
         """Sites report their rosters one after another: no device is offline because its site has not reported yet."""
         self._settled_at = now + STARTUP_GRACE
-        if any(it.here for it in durable.seen.devices.values()):
+        if any(it.online for it in durable.seen.devices.values()):
             self.look_at = self._settled_at
 
     def woke(self, durable: CoordinatorState, now: float) -> list[Effect]:
@@ -135,7 +135,7 @@ class FleetWatch:
         here, seen = self._sites.here(), durable.seen.devices
         if now < self._settled_at:
             # Devices that took part in the job but were never recorded may return, too.
-            before = {device for device, it in seen.items() if it.here} | (job.fleet.keys() - seen.keys())
+            before = {device for device, it in seen.items() if it.online} | (job.fleet.keys() - seen.keys())
             if not before <= here.keys():
                 reason = "the coordinator was restarted, and not all devices have reconnected yet"
                 return Awaited(reason, RECONNECT_GRACE)
@@ -153,7 +153,7 @@ class FleetWatch:
         return max(0.0, self._wall + now)
 
     def _left(self, seen: FleetHistory, here: dict[str, tuple[str, Member]], now: float) -> list[str]:
-        gone = sorted(device for device, it in seen.devices.items() if it.here and device not in here)
+        gone = sorted(device for device, it in seen.devices.items() if it.online and device not in here)
         if gone and now < self._settled_at:
             self.look_at = earliest(self.look_at, self._settled_at)
             return [device for device in gone if seen.devices[device].site in self._sites.received]
@@ -176,19 +176,21 @@ def clash_notice(device: str, where: str) -> str:
 
 
 def _left_after(it: DeviceHistory | None, moment: float) -> bool:
-    return it is not None and not it.here and it.since > moment
+    return it is not None and not it.online and it.since > moment
 
 
 def _joined(seen: FleetHistory, here: dict[str, tuple[str, Member]]) -> list[DeviceJoined]:
     """Return the devices to record as joined: new ones within the limit, or those with another site or version."""
-    found, room = [], DEVICES - sum(it.here for it in seen.devices.values())
+    found, room = [], DEVICES - sum(it.online for it in seen.devices.values())
     # If there is no room for more devices, only those already recorded count.
     for device in sorted(here if room > 0 else here.keys() & seen.devices.keys()):
         site, member = here[device]
         offer, known = member.offer, seen.devices.get(device)
         it = joined(device, site, offer.version if offer else "", offer.machine if offer else "")
-        same = known and known.here and (known.site, known.version, known.machine) == (it.site, it.version, it.machine)
-        new = known is None or not known.here
+        same = (
+            known and known.online and (known.site, known.version, known.machine) == (it.site, it.version, it.machine)
+        )
+        new = known is None or not known.online
         if same or (new and room <= 0):
             continue
         room -= new
@@ -277,7 +279,7 @@ class FleetRequests:
         if isinstance(found, Refused):
             return [Send(sender, found)]
         device = found.devices[0]
-        if device.here:
+        if device.online:
             why = (
                 f"device {device.device!r} is online at site {device.site}: stop its agent first, otherwise it is "
                 "listed again at once (in a fleet with certificates, `sojourn fleet remove` disconnects it)"
@@ -335,7 +337,7 @@ class FleetRequests:
         site, member = at or (known.site if known else "", None)
         offer = member.offer if member else None
         moment = self._watch.moment(now)
-        since = known.since if known and known.here == (at is not None) else moment
+        since = known.since if known and known.online == (at is not None) else moment
         return FleetDevice(
             name,
             at is not None,

@@ -255,7 +255,9 @@ class JobQueue:
             self.waiting.add(state, now, None, awaited.seconds)  # it keeps its turn in the meantime
             return self._wait(state, awaited.reason)
         self._reach, here = self.waiting.reached(state), self._sites.here()
-        offline = {name: it.since for name, it in self.durable.seen.devices.items() if not it.here and name not in here}
+        offline = {
+            name: it.since for name, it in self.durable.seen.devices.items() if not it.online and name not in here
+        }
         work = PlanRound(
             state.copy(),
             self._reach,

@@ -139,7 +139,7 @@ class FleetMetrics:
             if device in here:
                 continue
             # A device recorded as connected that has not reappeared since the start counts as disconnected now.
-            went = now if it.here else it.since
+            went = now if it.online else it.since
             self._counts[it.site, "offline" if now - went < DAY else "absent"] += 1
             self._up_at[it.site] = max(went, self._up_at.get(it.site, 0.0))
 

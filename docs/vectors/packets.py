@@ -328,8 +328,8 @@ def _requests() -> list[Sent]:
     )  # fmt: skip
     done = msgspec.structs.replace(note, hop=0, status="done", reason="", samples=60, seconds=4.5, loss=0.75)
     changes = (
-        FleetChange(1_790_000_000.0, "pi-1", "hall", "joined"),
-        FleetChange(1_789_990_000.0, "pi-1", "hall", "left"),
+        FleetChange(1_790_000_000.0, "pi-1", "hall", "online"),
+        FleetChange(1_789_990_000.0, "pi-1", "hall", "offline"),
     )
     doing = DeviceNow(VisitNow("digits", 2, 0, 1, 30, 60), (ReleaseNow("digits", 1, "serving"),), 4, 4_000_000_000, 3)
     why = msgspec.structs.replace(last, reason="hot: 84 degrees")

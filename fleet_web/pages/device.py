@@ -54,7 +54,7 @@ def visit_row(it: VisitNote, size: float | None, of: dict[str, str]) -> Row:
 
 def change_row(key: str, it: FleetChange) -> Row:
     """Return a connection event as a row."""
-    event = Cell(it.event, tone="good" if it.event == "joined" else "warn")
+    event = Cell(it.event, tone="good" if it.event == "online" else "warn")
     return Row(key, (Cell(moment(it.at)), event, Cell(it.site)))
 
 

@@ -44,7 +44,7 @@ class FleetChoice(NamedTuple):
 
 def state_of(device: FleetDevice) -> str:
     """Return a device's state in one word."""
-    if not device.here:
+    if not device.online:
         return "offline"
     if device.doing and device.doing.visit:
         return "training"
@@ -214,7 +214,7 @@ class FleetView:
         versions: dict[str, set[str]] = {}
         for it in self._devices:
             sites.setdefault(it.site, Counter())[state_of(it)] += 1
-            if it.here:
+            if it.online:
                 versions.setdefault(it.site, set()).add(it.version or "-")
         self._site.set([("", "all sites"), *((site, site) for site in sorted(sites))])
         self._sites.show([_site_row(site, sites[site], versions.get(site, set())) for site in sorted(sites)])

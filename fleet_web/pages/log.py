@@ -85,8 +85,8 @@ def rows(shown: Sequence[Event], of: dict[str, str]) -> list[Row]:
 
 
 def _change(it: FleetChange) -> Event:
-    state, mood = ("online", "good") if it.event == "joined" else ("offline", "warn")
-    return Event(it.at, "device", it.device, f"{state}, site {it.site}", ("device", it.device), mood)
+    mood = "good" if it.event == "online" else "warn"
+    return Event(it.at, "device", it.device, f"{it.event}, site {it.site}", ("device", it.device), mood)
 
 
 def _visit(it: VisitNote) -> Event:

@@ -49,7 +49,7 @@ class FolderSource:
 
     def reach(self) -> Reach:
         """A folder is always reachable."""
-        return Reach(here=True)
+        return Reach(reachable=True)
 
     def mark(self, topic: Topic) -> int:  # noqa: ARG002  # all topics are in the same tables
         """Return a number that increases when the tables grow."""

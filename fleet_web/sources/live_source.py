@@ -152,7 +152,7 @@ class ChangeFollower:
     """Change marks by topic, as last reported by the coordinator. `poll` runs on the operator's thread."""
 
     def __init__(self) -> None:
-        self.reach = Reach(here=False, why="no reply yet", since=time.time())
+        self.reach = Reach(reachable=False, why="no reply yet", since=time.time())
         self.waits: Callable[[], bool] = lambda: False
         """Returns whether a request is waiting, so that `poll` should return."""
         self.devices = WatchedDevices()
@@ -210,19 +210,19 @@ class ChangeFollower:
         self._on_reachable()
 
     def _on_reachable(self) -> None:
-        if not self.reach.here:
+        if not self.reach.reachable:
             log.info("coordinator is reachable")
             self._reach_changes += 1
-        self.reach = Reach(here=True)
+        self.reach = Reach(reachable=True)
 
     def _on_unreachable(self, error: SojournError) -> None:
         self._not_before = time.monotonic() + RETRY_PAUSE
         why = clean(str(error), 400)
-        if self.reach.here or self.reach.why != why:
+        if self.reach.reachable or self.reach.why != why:
             log.warning("coordinator is unreachable: %s", why)
-        since = self.reach.since if not self.reach.here else time.time()
-        self._reach_changes += self.reach.here
-        self.reach = Reach(here=False, why=why, since=since or time.time())
+        since = self.reach.since if not self.reach.reachable else time.time()
+        self._reach_changes += self.reach.reachable
+        self.reach = Reach(reachable=False, why=why, since=since or time.time())
         if isinstance(error, LinkError):  # a new coordinator may have been started
             self.reported = None
 

@@ -23,7 +23,7 @@ LIVE = "live"
 class Reach(NamedTuple):
     """Whether a source is reachable; if not, why not and since when (seconds since 1970)."""
 
-    here: bool
+    reachable: bool
     why: str = ""
     since: float | None = None
 

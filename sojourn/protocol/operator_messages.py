@@ -91,7 +91,7 @@ class FleetDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     """A known device."""
 
     device: Name
-    here: bool
+    online: bool
     since: Moment
     """When it went online or offline."""
     first: Moment
@@ -118,7 +118,7 @@ class FleetChange(msgspec.Struct, frozen=True):
     at: Moment
     device: Name
     site: Name
-    event: Literal["joined", "left"]
+    event: Literal["online", "offline"]
 
 
 class VisitNote(msgspec.Struct, frozen=True):

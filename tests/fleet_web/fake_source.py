@@ -37,10 +37,10 @@ HOSTILE = (
 )
 
 
-def device(name: str = "pi-1", *, here: bool = True, text: str = "hot: 81 °C", **changes) -> FleetDevice:
+def device(name: str = "pi-1", *, online: bool = True, text: str = "hot: 81 °C", **changes) -> FleetDevice:
     last = LastVisit(NOW - 30, "digits", 3, "train", "declined", text[:200])
     doing = DeviceNow(None, (ReleaseNow("digits", 2, "serving", text[:200]),), 4, 4_000_000_000, 3)
-    found = FleetDevice(name, here, NOW - 90, NOW - 900, "hall", text[:200], text[:200], 12, 1, last, None, doing)
+    found = FleetDevice(name, online, NOW - 90, NOW - 900, "hall", text[:200], text[:200], 12, 1, last, None, doing)
 
     return replace(found, **changes)
 
@@ -66,7 +66,7 @@ class FakeSource:
     def __init__(self, text: str = "hot: 81 °C", devices: Sequence[FleetDevice] | None = None) -> None:
         self.text = text
         self.listed = (
-            list(devices) if devices is not None else [device(text=text), training(), device("pi-3", here=False)]
+            list(devices) if devices is not None else [device(text=text), training(), device("pi-3", online=False)]
         )
         self.marks = 1
         self.here = True
@@ -94,7 +94,7 @@ class FakeSource:
         return [note, note]
 
     async def changes(self, device=None, last=200):
-        return [FleetChange(NOW - 900, "pi-1", "hall", "joined")]
+        return [FleetChange(NOW - 900, "pi-1", "hall", "online")]
 
     async def jobs(self):
         times = JobTimes(NOW - 1000, NOW - 5, 100.0)

@@ -69,19 +69,19 @@ def test_only_changes_are_requested_after_the_first_time() -> None:
 
 def test_lost_coordinator_is_reported_and_its_return_is_a_change() -> None:
     operator, follower = fake_operator(), ChangeFollower()
-    assert not follower.reach.here
+    assert not follower.reach.reachable
     follower.poll(operator)
-    assert follower.reach.here
+    assert follower.reach.reachable
     before = follower.mark("jobs")
     operator.error = LinkError("no broker listens\x1b[2J")
     follower._not_before = 0.0
     follower.poll(operator)
-    assert (follower.reach.here, follower.reach.why) == (False, "no broker listens")
+    assert (follower.reach.reachable, follower.reach.why) == (False, "no broker listens")
     assert follower.reach.since is not None
     gone = follower.mark("jobs")
     operator.error, follower._not_before = None, 0.0
     follower.poll(operator)
-    assert follower.reach.here
+    assert follower.reach.reachable
     assert before < gone < follower.mark("jobs")
 
 
@@ -112,7 +112,7 @@ def test_tabs_with_the_same_query_share_an_answer(monkeypatch) -> None:
 
     async def asked() -> None:
         source.start()
-        await asyncio.to_thread(wait_until, lambda: source.reach().here, "the coordinator's first reply")
+        await asyncio.to_thread(wait_until, lambda: source.reach().reachable, "the coordinator's first reply")
         found = await asyncio.gather(*(source.devices() for _ in range(5)))
         assert all(each is found[0] for each in found)
         mark = source.mark("fleet")

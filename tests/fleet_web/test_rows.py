@@ -16,7 +16,7 @@ from tests.fleet_web.fake_source import HOSTILE, NOW, FakeSource, device, line, 
 
 
 def test_device_state_is_described_with_its_reason() -> None:
-    found = [device(), training(), device("a", here=False), device("b", last=None)]
+    found = [device(), training(), device("a", online=False), device("b", last=None)]
     assert [fleet.state_of(it) for it in found] == ["declining", "training", "offline", "online"]
     assert [fleet.state_text(it, NOW) for it in found] == [
         "declines: hot: 81 °C",

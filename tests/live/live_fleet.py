@@ -231,7 +231,7 @@ class LiveFleet:
         wanted = set(devices or [device for site in self.sites.values() for device in site])
         with self.operator() as operator:
             operator.jobs(timeout=LIMIT)  # the coordinator may still be starting
-            self.wait(lambda: wanted <= {it.device for it in operator.devices()[0] if it.here}, "all devices")
+            self.wait(lambda: wanted <= {it.device for it in operator.devices()[0] if it.online}, "all devices")
 
     def model(self, name: str) -> NDArray[np.float32]:
         """Return a job's newest model, from the coordinator's store: an export would take another process."""

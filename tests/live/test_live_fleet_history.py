@@ -35,7 +35,7 @@ def test_skipped_devices_are_reported_and_fleet_is_remembered(tmp_path: Path) ->
         fleet.start("cloud")
         with fleet.operator() as operator:
             operator.jobs(timeout=LIMIT)
-            fleet.wait(lambda: [it.here for it in operator.devices()[0]] == [True, False, True], "the roster")
+            fleet.wait(lambda: [it.online for it in operator.devices()[0]] == [True, False, True], "the roster")
             notes = operator.visits(job="job")
         assert {(it.device, it.phase, it.status) for it in notes} == {
             ("pi-1", "estimate", "done"),

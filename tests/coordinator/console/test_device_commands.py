@@ -121,13 +121,13 @@ def test_history_is_in_chronological_order() -> None:
 @pytest.mark.usefixtures("fleet")
 def test_json_output_is_complete() -> None:
     devices = json.loads(run(fleet_app, "status", "--json"))
-    assert [(it["device"], it["here"]) for it in devices] == [("a", True), ("b", False)]
+    assert [(it["device"], it["online"]) for it in devices] == [("a", True), ("b", False)]
     shown = json.loads(run(fleet_app, "show", "b", "--json"))
     assert shown["device"]["failed"] == 1
     assert shown["visits"][0]["reason"] == f"={LONG}"
     history = json.loads(run(fleet_app, "history", "--json", "--last", "1"))
     assert (len(history["visits"]), len(history["changes"])) == (1, 1)
-    assert history["changes"][0]["event"] == "left"
+    assert history["changes"][0]["event"] == "offline"
     assert [it["device"] for it in json.loads(run(job_commands.app, "visits", "job", "--json"))] == ["a", "b"]
     assert json.loads(run(job_commands.app, "list", "--json"))[0]["job"] == "job"
     assert json.loads(run(job_commands.app, "status", "job", "--json"))["history"][0]["round"] == 1

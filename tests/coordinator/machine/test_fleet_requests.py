@@ -40,9 +40,9 @@ def test_every_device_is_listed_with_its_last_visit() -> None:
     answer = bench.ask(now=75.0)
     assert (answer.version, answer.now) == (__version__, WALL + 75.0)
     a, b = answer.devices
-    assert (a.device, a.here, a.since, a.site, a.version, a.visits, a.failed) == ("a", True, WALL, "s1", "1", 1, 0)
+    assert (a.device, a.online, a.since, a.site, a.version, a.visits, a.failed) == ("a", True, WALL, "s1", "1", 1, 0)
     assert a.last == LastVisit(WALL + 60.0, "job", 1, "train", "done")
-    assert (b.device, b.here, b.since, b.site, b.visits, b.failed) == ("b", False, WALL + 70.0, "s2", 0, 1)
+    assert (b.device, b.online, b.since, b.site, b.visits, b.failed) == ("b", False, WALL + 70.0, "s2", 0, 1)
     assert (a.offer, bench.ask(device="a").devices[0].offer) == (None, OFFER)
 
 
@@ -103,7 +103,7 @@ def test_unrecorded_device_is_shown_without_oversized_offer() -> None:
     del bench.cloud.state.seen.devices["a"]
     question = InspectFleet("t", "devices", "a")
     (device,) = inspected(bench, question).devices
-    assert (device.here, device.since, device.first, device.offer) == (True, WALL + 3.0, WALL + 3.0, OFFER)
+    assert (device.online, device.since, device.first, device.offer) == (True, WALL + 3.0, WALL + 3.0, OFFER)
     large = msgspec.structs.replace(OFFER, objectives=("€" * 200,) * 64)
     read = bench.cloud.sites._rosters["s1"]
     members = tuple(msgspec.structs.replace(it, offer=large) for it in read.members)
@@ -167,7 +167,7 @@ def test_offline_device_can_be_forgotten() -> None:
     bench = visited()
     bench.join("s2", (), revision=2, now=70.0)
     (answer,) = sends(bench.receive(OPERATOR, ForgetDevice("f", "b"), 75.0))
-    assert [(it.device, it.here) for it in answer.devices] == [("b", False)]
+    assert [(it.device, it.online) for it in answer.devices] == [("b", False)]
     assert [it.device for it in bench.ask(now=76.0).devices] == ["a"]
     assert sends(bench.receive(OPERATOR, ForgetDevice("f", "b"), 77.0)) == [answer]  # the answer was lost
     assert [it.device for it in bench.all("visits", job="job")] == ["b", "a"]

@@ -53,11 +53,11 @@ def test_flapping_device_does_not_fill_the_journal() -> None:
         bench.join("s1", ("a", "b") if number % 2 else ("b",), revision=number + 1, now=number * 1.0)
         before = len(bench.records)
     assert before < 60  # 20 at once, then one change in a minute
-    assert [it.here for it in bench.ask("devices", 400.0).devices] == [True, True]  # according to the roster
+    assert [it.online for it in bench.ask("devices", 400.0).devices] == [True, True]  # according to the roster
     bench.join("s1", ("b",), revision=3000, now=401.0)
     for now in (470.0, 540.0, 610.0):
         bench.handle(TimerFired(), now)
-    assert {name: it.here for name, it in bench.cloud.state.seen.devices.items()} == {"a": False, "b": True}
+    assert {name: it.online for name, it in bench.cloud.state.seen.devices.items()} == {"a": False, "b": True}
     assert bench.cloud.wake_at() is None
 
 
@@ -76,10 +76,10 @@ def test_restart_waits_for_sites_before_devices_count_as_gone() -> None:
     bench.note(bench.cloud.start(50.0))
     bench.join("s2", ("b",), now=51.0)  # it has reported, and no longer has c
     seen = bench.cloud.state.seen.devices
-    assert {name: it.here for name, it in seen.items()} == {"a": True, "b": True, "c": False}
+    assert {name: it.online for name, it in seen.items()} == {"a": True, "b": True, "c": False}
     assert seen["b"].since == WALL
     bench.handle(TimerFired(), 50.0 + STARTUP_GRACE)
-    assert (seen["a"].here, seen["a"].since) == (False, WALL + 50.0 + STARTUP_GRACE)
+    assert (seen["a"].online, seen["a"].since) == (False, WALL + 50.0 + STARTUP_GRACE)
 
 
 def test_device_with_another_version_counts_as_joined_again() -> None:

@@ -156,7 +156,7 @@ EXAMPLES = (
         "ticket", (msgspec.structs.replace(VIEW, models=JobModels((1, 2), 2), times=JobTimes(1e9, 2e9, 3.5)),), "1.0.0"
     ),
     InspectFleet("ticket", "visits", "pi-1", "job", "7"),
-    Fleet("ticket", "1.0.0", 1e9, changes=(FleetChange(1e9, "pi-1", "site", "joined"),), next="8"),
+    Fleet("ticket", "1.0.0", 1e9, changes=(FleetChange(1e9, "pi-1", "site", "online"),), next="8"),
     Continue("ticket", "job", 8, 0.5),
     Remove("ticket", "job"),
     Removed("ticket", "job", 3, 4096),
