@@ -137,7 +137,7 @@ def test_missing_blobs_are_reported(bench: Bench) -> None:
     ("program", "timeout", "message"),
     [
         ("import os; os.kill(os.getpid(), 9)", LIMIT, "ended by signal 9"),
-        ("import sys; sys.exit('out of luck')", LIMIT, "exit code 1; last message: out of luck"),
+        ("import sys; sys.exit('out of luck')", LIMIT, "exit code 1; last output: out of luck"),
         ("print('hello')", LIMIT, "no reply: the process ended with exit code 0"),
         ("import time; time.sleep(3600)", 0.5, "did not end within 0.5 s"),
     ],
