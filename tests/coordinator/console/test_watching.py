@@ -53,10 +53,10 @@ def test_repeated_failures_are_counted() -> None:
 def test_long_job_table_fits_on_a_screen() -> None:
     rounds = tuple(msgspec.structs.replace(FIRST, round=at, accuracy=0.9 if at == 33 else 0.5) for at in range(1, 502))
     text = shown(result_table(JobProgress(VIEW, rounds)))
-    lines = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
-    assert len(lines) <= 20
-    assert {"33", "501"} <= set(lines)
-    assert f"{len(lines)} of 501 rounds" in text
+    rows = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+    assert len(rows) <= 20
+    assert {"33", "501"} <= set(rows)
+    assert f"{len(rows)} of 501 rounds" in text
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -424,14 +424,14 @@ def test_usage_during_installation_counts_afterwards(why) -> None:
     it.ask(release(2, 2))
     arrive(it, 2)
     assert it.handle(LocalEvent(Usage("l", 2, Health(errors=1), why))) == []
-    reports = sends(installed(it))
+    sent = sends(installed(it))
     if why:
-        assert [(report.version, report.state, report.detail) for report in reports] == [
+        assert [(report.version, report.state, report.detail) for report in sent] == [
             (2, "serving", ""),
             (1, "fell-back", why),
         ]
     else:
-        assert reports[-1].health == msgspec.structs.replace(FINE, errors=1)
+        assert sent[-1].health == msgspec.structs.replace(FINE, errors=1)
 
 
 def test_usage_of_a_failed_installation_is_dropped() -> None:
@@ -806,5 +806,5 @@ def test_random_events_keep_disk_and_reported_state_equal(seed) -> None:
     it.ask(release(serial, 1))  # repeated: a stopped order resumes
     it.settle()
     assert served(it) == it.current
-    orders = [record.order.serial for record in records_of(it) if isinstance(record, ReleaseOrdered)]
-    assert orders == sorted(set(orders))
+    serials = [record.order.serial for record in records_of(it) if isinstance(record, ReleaseOrdered)]
+    assert serials == sorted(set(serials))
