@@ -172,14 +172,14 @@ class Pool:
     def __init__(self, vector: dict[str, Any]) -> None:
         self.asked, self.training, self.seed = vector["objective"], vector["training"], vector["seed"]
         self.x, self.y = np.array([numbers(row) for row in vector["x"]]), np.array(vector["y"])
-        self.training, self.held_out = PAGES["split"](len(self.y), self.asked["validation"])
+        self.trained_on, self.held_out = PAGES["split"](len(self.y), self.asked["validation"])
         self.steps = 0
 
     def train(self, w: Any, epochs: int, name: str, first: Any = None) -> Any:
         """Return the model after each epoch; without the pool's first model, along the plain gradient."""
         seed, mean, optimiser = PAGES["derive"](self.seed, name), w, Optimiser(self.training, w)
         for epoch in range(epochs):
-            places = [self.training[at] for at in PAGES["order"](seed, epoch, len(self.training))]
+            places = [self.trained_on[at] for at in PAGES["order"](seed, epoch, len(self.trained_on))]
             for at in range(0, len(places), self.training["batch"]):
                 away = w - self.x[places[at : at + self.training["batch"]]]
                 d, loss = away.mean(axis=0), float(np.sum(away**2, axis=1).mean() / 2)
