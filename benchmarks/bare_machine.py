@@ -28,7 +28,7 @@ class BareMachine:
     def start(self, _now: float) -> list[Effect]:
         return []
 
-    def received(self, peer: Address, traffic: int, now: float, *, sign_of_life: bool) -> None:
+    def on_traffic(self, peer: Address, traffic: int, now: float, *, sign_of_life: bool) -> None:
         pass
 
     def wake_at(self) -> None:

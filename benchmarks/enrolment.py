@@ -32,7 +32,7 @@ def sojourn(*arguments: object) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def patiently(token: Token, folder: Path) -> RequestPending | Welcome:
+def join_with_retries(token: Token, folder: Path) -> RequestPending | Welcome:
     """Send a request like a device: repeat it if the server has too many connections."""
     while True:
         try:
@@ -60,11 +60,11 @@ def main() -> None:
             line = sojourn("fleet", "invite", "--count", count, "--prefix", "board", "--fleet-folder", fleet)
             token = read_token(line.split()[0])
             devices = [Path(name) / f"device-{number}" for number in range(count)]
-            asked = list(many.map(lambda folder: patiently(token, folder), devices))
+            asked = list(many.map(lambda folder: join_with_retries(token, folder), devices))
             waiting = time.monotonic()
             sojourn("fleet", "accept", "--all", *at)
             accepted = time.monotonic()
-            answers = list(many.map(lambda folder: patiently(token, folder), devices))
+            answers = list(many.map(lambda folder: join_with_retries(token, folder), devices))
             done = time.monotonic()
         finally:
             door.terminate()

@@ -45,7 +45,7 @@ def memory() -> float:
 
 
 def simulated(strategy: str, devices: int, visits: int, rounds: int) -> dict[str, float]:
-    """Return Return CPU seconds of each phase, and MB."""
+    """Return CPU seconds of each phase, and MB."""
     before, first, ends = memory(), dict[str, float](), dict[int, float]()
     with tempfile.TemporaryDirectory() as folder:
         running = SimulationRun(

@@ -105,8 +105,8 @@ def visits(turns: int) -> None:
             peak = tracemalloc.get_traced_memory()[1] / size
             tracemalloc.stop()
             middle, plain = statistics.median(took[name]), statistics.median(took["sgd"])
-            reported = f"{1000 * middle:7.1f} ms, {middle / plain:.2f} of sgd, {peak:.1f} P in numpy at most"
-            print(f"{name:32} {reported}, {kept:,} bytes kept")
+            cost = f"{1000 * middle:7.1f} ms, {middle / plain:.2f} of sgd, {peak:.1f} P in numpy at most"
+            print(f"{name:32} {cost}, {kept:,} bytes kept")
         print(f"load {os.getloadavg()[0]:.1f}")
 
 

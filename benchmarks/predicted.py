@@ -44,7 +44,7 @@ EVERYTHING = [f"sojourn/1/{FLEET}/+/+/in/+", f"sojourn/1/{FLEET}/+/+/state"]
 
 
 @dataclass
-class Received:
+class MessageCount:
     """Payload bytes and messages by kind."""
 
     sizes: Counter[str] = field(default_factory=Counter)
@@ -69,7 +69,7 @@ class JobTrace:
     """The course of a job: its rounds, its messages, and the brokers' count."""
 
     rounds: list[RoundReport]
-    received: Received
+    received: MessageCount
     total: int
 
 
@@ -93,7 +93,7 @@ def simulation_of(strategy: str, encoding: str, rounds: int, epochs: int, profil
 
 
 def simulated(simulation: Simulation, folder: Path) -> JobTrace:
-    received = Received()
+    received = MessageCount()
     running = SimulationRun(simulation, folder)
     try:
         for broker in running.fleet.brokers.values():
@@ -117,7 +117,7 @@ def lived(simulation: Simulation, folder: Path, test: Path) -> JobTrace:
         view = live.run(simulation.job_text(test), JOB)
         assert live.witness
         total = live.witness.total()
-        received = Received(live.witness.bytes.copy(), live.witness.messages.copy())
+        received = MessageCount(live.witness.bytes.copy(), live.witness.messages.copy())
     finally:
         live.stop()
     return JobTrace(list(view.history), received, total)

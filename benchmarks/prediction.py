@@ -111,8 +111,8 @@ def release(name: str) -> tuple[bytes, Card]:
 def serve(store: Path, graph: bytes, card: Card) -> None:
     """Make it the current release of a store."""
     blobs = FolderBlobs(store / "blobs")
-    parcels = [BlobRef(blobs.put(data), len(data)) for data in (graph, pack_blob(card))]
-    served = ServedFiles(card.line, card.version, Goods(*parcels))
+    refs = [BlobRef(blobs.put(data), len(data)) for data in (graph, pack_blob(card))]
+    served = ServedFiles(card.line, card.version, Goods(*refs))
     folder = ReleaseFolder(store, card.line)
     folder.place(served, store / "blobs")
     folder.make_current(served)

@@ -102,8 +102,8 @@ def main() -> None:
     print(f"{'':24}{'seeds':>6}" + "".join(f"{name:>{len(name) + 3}}" for name in COLUMNS))
     for name, mixes in groups.items():
         means = np.mean([astuple(mix) for mix in mixes], axis=0)
-        reported = "".join(f"{value:>{len(column) + 3}.2f}" for value, column in zip(means, COLUMNS, strict=True))
-        print(f"{name:24}{len(mixes):>6}{reported}")
+        cells = "".join(f"{value:>{len(column) + 3}.2f}" for value, column in zip(means, COLUMNS, strict=True))
+        print(f"{name:24}{len(mixes):>6}{cells}")
 
 
 if __name__ == "__main__":

@@ -197,12 +197,12 @@ def graph_step(case: TrainingCase) -> Callable[[], None]:
     """Run one SGD step like a device."""
     x, y = batch(case.kit.input, case.model)
     graphs = Graphs(case.kit, case.threads)
-    vector, at = case.vector.copy(), case.kit.model.learned
-    learned = vector[:at]
+    vector, at = case.vector.copy(), case.kit.model.trainable_size
+    trained = vector[:at]
 
     def step() -> None:
         _, gradient, vector[at:] = graphs.loss_gradient_and_state(vector, x, y)
-        np.subtract(learned, RATE * gradient, out=learned)
+        np.subtract(trained, RATE * gradient, out=trained)
 
     return step
 

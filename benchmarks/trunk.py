@@ -81,12 +81,12 @@ def main() -> None:
             case(root / "head", alone, features, y, arguments.batch),
             case(root / "whole", whole, x, y, arguments.batch),
         ]
-        metrics: list[list[float]] = [[], [], []]
+        seconds: list[list[float]] = [[], [], []]
         for _ in range(arguments.turns):
-            for taken, each in zip(metrics, (cut, *others), strict=True):
+            for taken, each in zip(seconds, (cut, *others), strict=True):
                 taken.append(each.epoch())
-    later, on_npz, in_one = map(statistics.median, metrics)
-    ratio = statistics.median(one / other for one, other in zip(metrics[0], metrics[1], strict=True))
+    later, on_npz, in_one = map(statistics.median, seconds)
+    ratio = statistics.median(one / other for one, other in zip(seconds[0], seconds[1], strict=True))
     print(f"kit: {len(pack_blob(in_two.kit)):,} bytes cut, {len(pack_blob(whole.kit)):,} in one piece")
     print(f"features: {in_two.kit.taken.shape} of {image.shape}, {features.nbytes:,} bytes of {x.nbytes:,}")
     print(f"first epoch {first:.3f} s, later ones {later:.4f} s, in one piece {in_one:.3f} s")

@@ -97,12 +97,12 @@ def measure(case: Case, objective: TwoStreamPart, made: Compiled, batch: int, tu
     ]
     first, second, step = (statistics.median(each) * 1e3 for each in zip(*taken, strict=True))
     ratio = statistics.median(one[1] / one[0] for one in taken)
-    reported = [
+    options = [
         name_of(objective),
         *(getattr(objective, key) for key in ("distance", "layer") if hasattr(objective, key)),
     ]
     print(
-        f"{case.model} {case.input.shape}, {made.kit.model.size:,} numbers, batch {batch:3}; {' '.join(reported)}: "
+        f"{case.model} {case.input.shape}, {made.kit.model.size:,} numbers, batch {batch:3}; {' '.join(options)}: "
         f"{second:.3f} ms, plain passes {first:.3f} ms, ratio {ratio:.3f}; FedAvg's step {step:.3f} ms"
     )
 

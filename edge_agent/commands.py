@@ -144,8 +144,8 @@ def predict(
             found += answers
     plain = kind == "classification"
     if as_json:
-        reported = {"rows": [row["top"] for row in found]} if plain else {"task": kind, "rows": found}
-        typer.echo(msgspec.json.encode({"line": line, "version": version, **reported}))
+        content = {"rows": [row["top"] for row in found]} if plain else {"task": kind, "rows": found}
+        typer.echo(msgspec.json.encode({"line": line, "version": version, **content}))
         return
     typer.echo(f"{line} version {version}", err=True)
     width = max((len(each["class"]) for row in found for each in row["top"]), default=0) if plain else 0

@@ -57,18 +57,18 @@ def join(
     """Request to join until an operator accepts; install the certificate and return the welcome and the membership."""
     check_name(name, "the device's name")
     authority = _retry(lambda: client.fetch_authority(token), notify)
-    deadline, reported = time.monotonic() + timeout, False
+    deadline, announced = time.monotonic() + timeout, False
     while True:
         answer = _retry(lambda: client.join(token, authority, identity, name, about_this_machine()), notify)
         if isinstance(answer, Welcome):
             identity.install(answer.certificate, answer.authorities)
             return answer, Membership(name=answer.name, host=token.host, port=token.port, stamp=FIRST_STAMP)
-        if not reported:
+        if not announced:
             key = identity.node_key().public[:12]
             notify(
                 f"asked to join as {answer.name}, with the key {key}: waiting for `sojourn fleet accept {answer.name}`"
             )
-            reported = True
+            announced = True
         _wait(answer, deadline)
 
 

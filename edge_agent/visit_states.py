@@ -135,7 +135,7 @@ class ActiveVisit:
     """When to send the next progress report."""
     lacking: set[bytes]
     state: DeviceVisitState = DeviceVisitState.NEW
-    timeout: float = 0.0
+    deadline: float = 0.0
     """When to stop waiting for replies to earlier results of its job."""
     restarts: int = 0
     progress: tuple[int, int] = (0, 0)

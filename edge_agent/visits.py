@@ -130,8 +130,8 @@ class VisitMachine:
         active, resend = self.active, self._outbox.wake_at()
         if active is None:
             return resend
-        timeout = active.timeout if self.waits and not trying else None
-        return earliest(resend, active.next_progress, timeout)
+        deadline = active.deadline if self.waits and not trying else None
+        return earliest(resend, active.next_progress, deadline)
 
     def start(self, now: float) -> list[Effect]:
         """Offer finished results again; restart an interrupted visit with the same seed."""
@@ -199,7 +199,7 @@ class VisitMachine:
         if active.lacking:
             return []
         active.step(DeviceVisitEvent.ALL_FETCHED)
-        active.timeout, active.news_at = now + active.order.lease / 2, now
+        active.deadline, active.news_at = now + active.order.lease / 2, now
         waits = self.state.unanswered(active.order.id.job) if remembers(active.order.task) else []
         if not waits:
             return []
@@ -218,7 +218,7 @@ class VisitMachine:
         active = self._active()
         effects: list[Effect] = []
         for key in self.state.unanswered(active.order.id.job) if remembers(active.order.task) else ():
-            if now < active.timeout:
+            if now < active.deadline:
                 return []
             visit = self.state.held[key].order.id
             text = f"no edge server replied to the result of {visit}: the result and its memory are dropped"

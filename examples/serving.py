@@ -57,7 +57,7 @@ class Example:
         job = self.simulation.read()
         return load(self.simulation.fleet.data, task=job.task, data=job.data)
 
-    def notify(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print a line."""
         self.console.print(text, markup=False)
 

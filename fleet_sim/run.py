@@ -200,7 +200,7 @@ class SimulationRun:
 
     def _write_rounds(self) -> None:
         """Record the newly evaluated rounds; the clock of each is that of its end."""
-        for report in self.fleet.reported(self.name, self._written):
+        for report in self.fleet.evaluated_rounds(self.name, self._written):
             ended = report.ended if isinstance(report.ended, float) else self.fleet.world.now
             self.results.round(self._for_display(report), ended)
             self._tracked.round(report, ended)

@@ -41,17 +41,17 @@ class TrackedSimulation:
         job = self._simulation.read()
         where = {"kind": "simulation", "folder": str(folder.absolute())}
         params = params_of(parse(self._simulation.text, CONFIG))
-        self._tracker.notify(RunBegun(self._run, job.name, time.time(), params, {**tags_of(job), **where}))
+        self._tracker.put(RunBegun(self._run, job.name, time.time(), params, {**tags_of(job), **where}))
 
     def round(self, report: RoundReport, clock: float) -> None:
         """Log the metrics of a round; it ended at this time of the fleet's clock."""
         if self._tracker is not None:
-            self._tracker.notify(round_of(self._run, report, time.time(), {"clock_seconds": clock}))
+            self._tracker.put(round_of(self._run, report, time.time(), {"clock_seconds": clock}))
 
     def close(self, status: JobStatus, detail: str) -> None:
         """Close the run after the end or an interruption."""
         if self._tracker is not None:
             outcome = cast("Outcome", status) if status in ENDED else "interrupted"
-            self._tracker.notify(RunEnded(self._run, outcome, detail, time.time()))
+            self._tracker.put(RunEnded(self._run, outcome, detail, time.time()))
             self._tracker.close()
             self._tracker = None

@@ -200,7 +200,7 @@ def tracked(driver: Driver, settings: CoordinatorSettings) -> Iterator[None]:
     tracking.need()
     tracker = Tracker(tracking)
     folder = store_folder(settings.store, settings.fleet, settings.name)
-    jobs = LiveJobs(settings.fleet, settings.name, str(folder), tracker.notify)
+    jobs = LiveJobs(settings.fleet, settings.name, str(folder), tracker.put)
     driver.node.on_record(lambda record: jobs.wrote(record, machine.state))
     driver.call(lambda _now: jobs.start(machine.state))
     try:

@@ -139,12 +139,12 @@ def requests(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-def accept(names: Names = None, all_members: All = False, reload: Reload = "", fleet_folder: Folder = DEFAULT) -> None:
+def accept(names: Names = None, all_requests: All = False, reload: Reload = "", fleet_folder: Folder = DEFAULT) -> None:
     """Accept devices that request to join or to return; each fetches its certificate within seconds."""
     from sojourn.brokers import fleet as folders
     from sojourn.brokers import invitations
 
-    chosen = _chosen(names, all_members=all_members)
+    chosen = _chosen(names, all_requests=all_requests)
     with folders.locked(fleet_folder):
         accepted = invitations.accept(fleet_folder, chosen, time.time())
     typer.echo(f"accepted: {', '.join(accepted) or 'no device is waiting'}")
@@ -152,12 +152,12 @@ def accept(names: Names = None, all_members: All = False, reload: Reload = "", f
         reload_or_hint(fleet_folder, reload)
 
 
-def reject(names: Names = None, all_members: All = False, fleet_folder: Folder = DEFAULT) -> None:
+def reject(names: Names = None, all_requests: All = False, fleet_folder: Folder = DEFAULT) -> None:
     """Reject devices that request to join; the door informs them."""
     from sojourn.brokers import fleet as folders
     from sojourn.brokers import invitations
 
-    chosen = _chosen(names, all_members=all_members)
+    chosen = _chosen(names, all_requests=all_requests)
     with folders.locked(fleet_folder):
         rejected = invitations.reject(fleet_folder, chosen, time.time())
     typer.echo(f"rejected: {', '.join(rejected) or 'no device is waiting'}")
@@ -237,10 +237,10 @@ def replace_authority(
     typer.echo("to apply this, run: systemctl restart mosquitto", err=True)
 
 
-def _chosen(names: list[str] | None, *, all_members: bool) -> list[str] | None:
+def _chosen(names: list[str] | None, *, all_requests: bool) -> list[str] | None:
     from sojourn.errors import ConfigError
 
-    if bool(names) == all_members:
+    if bool(names) == all_requests:
         raise ConfigError("give the names of devices, or --all")
     return names or None
 

@@ -132,23 +132,23 @@ _AGGREGATORS: dict[type[Aggregator], Arithmetic] = {
 
 
 def aggregate_with_state(
-    learned: int,
+    trainable_size: int,
     settings: Aggregator,
     previous: Vector,
     contributions: Sequence[Contribution],
     state: State,
     merge: MergeContext,
 ) -> tuple[Vector, State]:
-    """Return the next model and aggregator state for models whose first `learned` parameters are trained."""
-    trained = [replace(each, vector=each.vector[:learned]) for each in contributions]
-    merge_of_trained = replace(merge, returned=_cut(merge.returned, learned))
-    model, kept = aggregate(settings, previous[:learned], trained, _cut(state, learned), merge_of_trained)
-    rest = [replace(each, vector=each.vector[learned:]) for each in contributions]
-    zeros = np.zeros(len(previous) - learned, np.float32)
+    """Return the next model and aggregator state for models whose first `trainable_size` parameters are trained."""
+    trained = [replace(each, vector=each.vector[:trainable_size]) for each in contributions]
+    merge_of_trained = replace(merge, returned=_cut(merge.returned, trainable_size))
+    model, kept = aggregate(settings, previous[:trainable_size], trained, _cut(state, trainable_size), merge_of_trained)
+    rest = [replace(each, vector=each.vector[trainable_size:]) for each in contributions]
+    zeros = np.zeros(len(previous) - trainable_size, np.float32)
     whole = {name: np.concatenate([vector, zeros]) for name, vector in kept.items()}
-    mean = mean_or(previous[learned:], rest, weighting_of(settings))  # the state has the weights of its model
+    mean = mean_or(previous[trainable_size:], rest, weighting_of(settings))  # the state has the weights of its model
     return np.concatenate([model, mean]), whole
 
 
-def _cut(vectors: Mapping[str, Vector], learned: int) -> State:
-    return {name: vector[:learned] for name, vector in vectors.items()}
+def _cut(vectors: Mapping[str, Vector], trainable_size: int) -> State:
+    return {name: vector[:trainable_size] for name, vector in vectors.items()}

@@ -60,7 +60,7 @@ def kinds(batch: int) -> tuple[Kind, ...]:
     return (*moved, Kind(3, steps=0), Kind(5, steps=3))
 
 
-def reference_outputs(trainee: Trainee) -> tuple[NDArray[np.float32], ...]:
+def reference_vectors(trainee: Trainee) -> tuple[NDArray[np.float32], ...]:
     """Return the start and scaled copies of it as reference models: between equal models there is no gradient."""
     start, count = trainee.initial.numpy(), len(trainee.reference_models)
     return tuple(start * np.float32(REFERENCE_FACTOR**at) for at in range(count))
@@ -75,11 +75,11 @@ class Exam:
         names = [name.removeprefix("module.") for name in trainee.names]
         self.names = [f"the gradient of {name}" for name in names[: trainee.trained]]
         self.names += [f"the new {name}" for name in names[trainee.trained :]]
-        self.learned = sum(trainee.sizes[: trainee.trained])
+        self.trainable_size = sum(trainee.sizes[: trainee.trained])
         self.sizes = trainee.sizes
         self.scored = not trainee.learning.plain
         self._trainee, self._samples, self._seed = trainee, samples, seed
-        self._reference_models = reference_outputs(trainee)
+        self._reference_models = reference_vectors(trainee)
         self.question = cache(self._question)
         self.rounded = cache(lambda kind, draw: rounded(trainee, *self.question(kind, draw)))
         self.exact = cache(lambda kind, draw: exact(trainee, *self.question(kind, draw)))
@@ -97,8 +97,8 @@ class Exam:
                 self._samples.batch(kind.size, derive(seed, "step", step)), reference_models=reference_models
             )
             result = rounded(self._trainee, vector, before)
-            vector[: self.learned] -= np.float32(LEARNING_RATE) * result.gradient.astype(np.float32)
-            vector[self.learned :] = result.state
+            vector[: self.trainable_size] -= np.float32(LEARNING_RATE) * result.gradient.astype(np.float32)
+            vector[self.trainable_size :] = result.state
         return vector, batch
 
     def _moved(self, seed: int) -> NDArray[np.float32]:

@@ -119,7 +119,7 @@ def check_loss(trainee: Trainee, samples: ProbeSamples, seed: int) -> None:
             turned = losses(torch.arange(TRIAL_SAMPLES).flip(0)).flip(0)
             ranges = ((0, 1), (1, 3), (3, TRIAL_SAMPLES))
             parts = torch.cat([losses(torch.arange(first, last)) for first, last in ranges])
-            reported = _returned(trainee, x, y, reference_models)
+            returned = _returned(trainee, x, y, reference_models)
         gradient = _gradient(trainee, x, y, reference_models)
     except ModelError:
         raise
@@ -130,9 +130,9 @@ def check_loss(trainee: Trainee, samples: ProbeSamples, seed: int) -> None:
             "samples, and must not use another tensor with a row for each of them"
         ) from error
     mean = float(whole.mean())
-    if reported.dim() == 0 and not abs(float(reported) - mean) <= BATCH_TOLERANCE * max(1.0, abs(mean)):
+    if returned.dim() == 0 and not abs(float(returned) - mean) <= BATCH_TOLERANCE * max(1.0, abs(mean)):
         raise ModelError(
-            f"the loss {name} depends on the batch as a whole: it is {float(reported):.6g} for {TRIAL_SAMPLES} "
+            f"the loss {name} depends on the batch as a whole: it is {float(returned):.6g} for {TRIAL_SAMPLES} "
             f"samples, and the mean over the separate samples is {mean:.6g}. It must return a number for each sample, "
             "so that losses add up over batches and devices"
         )

@@ -194,12 +194,12 @@ def _bottlenecks(traced: Traced) -> Iterator[tuple[fx.Node, int]]:
     place = {node: at for at, node in enumerate(nodes)}
     x, others = _inputs(traced)
     dependent = _dependents_of([x], nodes) & _ancestors(nodes[-1])
-    learned = _dependents_of(others, nodes)
+    trainable = _dependents_of(others, nodes)
     furthest, work = 0, 0
     for node in nodes:
         if node not in dependent:
             continue
-        if node is not x and node not in learned:
+        if node is not x and node not in trainable:
             work += _is_work(node)
             if furthest <= place[node]:
                 yield node, work

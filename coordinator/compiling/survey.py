@@ -199,10 +199,10 @@ def _check_outputs(outputs: object, batch: int, task: TaskSpec, *, unknown: bool
             f"{wanted}: {_OUTPUTS[task.kind]}. {_reshaping(found[1:], task.output)}"
         )
     classes = task.output[0]
-    reported = f"the model's output has shape {found} for {batch} samples of {classes} classes: it must be {wanted}"
+    mismatch = f"the model's output has shape {found} for {batch} samples of {classes} classes: it must be {wanted}"
     if found in ((batch,), (batch, 1)):
         raise ModelError(
-            f"{reported}, one number for each class. A single output, for yes or no or for a quantity, cannot be "
+            f"{mismatch}, one number for each class. A single output, for yes or no or for a quantity, cannot be "
             f"trained with it: use a last layer with {classes} outputs, without sigmoid or softmax (the loss is "
             'cross-entropy), or set another task, [task] kind = "regression" for a quantity (docs/tasks.md)'
         )
@@ -214,9 +214,9 @@ def _check_outputs(outputs: object, batch: int, task: TaskSpec, *, unknown: bool
         )
     if len(found) == len(wanted) and found[0] == batch:
         raise ModelError(
-            f"{reported}. Its last layer has {found[1]} outputs, and the data has {classes} classes: make them equal"
+            f"{mismatch}. Its last layer has {found[1]} outputs, and the data has {classes} classes: make them equal"
         )
-    raise ModelError(f"{reported}. Average over the other axes, or flatten them, before its last layer")
+    raise ModelError(f"{mismatch}. Average over the other axes, or flatten them, before its last layer")
 
 
 def _reshaping(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:

@@ -315,7 +315,7 @@ def _check(kit: Kit, trainee: Trainee, samples: ProbeSamples, seed: int) -> None
     soft = np.linspace(0.0, 2.0, ROWS * len(kit.classes), dtype=np.float32).reshape(ROWS, -1)
     found = Graphs(kit).soft_loss_and_gradient(trainee.initial.numpy(), batch.x, batch.y, soft, batch.noise)
     drawn = [torch.from_numpy(values) for values in batch.noise]
-    reported = loss_and_gradients(
+    expected = loss_and_gradients(
         trainee,
         trainee.split(trainee.initial),
         torch.from_numpy(batch.x),
@@ -323,7 +323,7 @@ def _check(kit: Kit, trainee: Trainee, samples: ProbeSamples, seed: int) -> None
         torch.from_numpy(soft),
         drawn,
     )
-    wanted = torch.cat([each.reshape(-1) for each in reported[1]]).numpy()
-    apart = max(abs(found[0] - float(reported[0])), float(np.linalg.norm(found[1] - wanted)))
+    wanted = torch.cat([each.reshape(-1) for each in expected[1]]).numpy()
+    apart = max(abs(found[0] - float(expected[0])), float(np.linalg.norm(found[1] - wanted)))
     if not apart <= TOLERANCE * max(1e-6, float(np.linalg.norm(wanted))):
         raise ModelError(f"the graph with soft targets differs from torch by {apart:.3g}: choose another model")

@@ -54,10 +54,10 @@ def visits_of(operator: Operator, job: str, begun: float) -> Iterable[EndedVisit
     for it in operator.visits(job=job):
         if it.phase == "train":
             metrics = {} if it.loss is None else {"loss": it.loss}
-            reported = VisitReport(
+            report = VisitReport(
                 it.device, it.hop, it.status, it.reason, it.samples, 0.0, metrics, None, it.seconds
             )  # fmt: skip
-            yield EndedVisit(max(0.0, it.at - begun), it.site, f"{job}/{it.round}/{it.tour}", reported, 0, 0)
+            yield EndedVisit(max(0.0, it.at - begun), it.site, f"{job}/{it.round}/{it.tour}", report, 0, 0)
 
 
 def _write_sums(results: ResultFolder) -> list[str]:

@@ -148,9 +148,9 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
     return found
 
 
-def _new_failures(report: RoundReport, reported: set[str]) -> list[str]:
+def _new_failures(report: RoundReport, known: set[str]) -> list[str]:
     """Return a line for each failure of a round; repeated failures of earlier rounds are only counted."""
-    new = [line for line in report.failures if line not in reported]
+    new = [line for line in report.failures if line not in known]
     again = len(report.failures) - len(new)
     return [f"  {line}" for line in new] + ([f"  and {again} as in earlier rounds"] if again else [])
 
@@ -162,7 +162,7 @@ def silence(since: float) -> str:
 
 def round_line(report: RoundReport, rounds: int, task: TaskMetrics = CLASSES) -> str:
     """Return a finished round in a line of 80 columns; arrangement quality is printed after the last round."""
-    names = _reported(task, [report])
+    names = _shown_metrics(task, [report])
     most = 3 if names[0].startswith((OWN, VOTE)) else 2
     metrics = " ".join(f"{called(name)} {task.text(report, name)}" for name in names[:most])
     return (
@@ -171,7 +171,7 @@ def round_line(report: RoundReport, rounds: int, task: TaskMetrics = CLASSES) ->
     )
 
 
-def _reported(task: TaskMetrics, history: Iterable[RoundReport]) -> list[str]:
+def _shown_metrics(task: TaskMetrics, history: Iterable[RoundReport]) -> list[str]:
     """Return the metrics of a line or a table, the main one first: as many as 80 columns have room for.
 
     A classifier always has the same two, after the metric of the devices' personal models if there is one.
@@ -321,7 +321,7 @@ def show_rounds(progress: JobProgress, console: Console) -> None:
 def result_table(progress: JobProgress) -> Table:
     """Return a table of the rounds of a job; for a long job a selection with the best and the last round."""
     task = task_of(progress.view)
-    shown, metrics = some_rounds(progress.history, task), _reported(task, progress.history)
+    shown, metrics = some_rounds(progress.history, task), _shown_metrics(task, progress.history)
     left_out = len(progress.history) - len(shown)
     rest = f"{len(shown)} of {len(progress.history)} rounds, including the best and the last" if left_out else None
     table = Table(
@@ -349,7 +349,7 @@ def result_table(progress: JobProgress) -> Table:
 def _others(task: TaskMetrics, progress: JobProgress) -> str | None:
     """Return the metrics of the last round that do not fit into the table."""
     last = progress.history[-1]
-    found = [name for name in task.measured([last]) if name not in _reported(task, progress.history)]
+    found = [name for name in task.measured([last]) if name not in _shown_metrics(task, progress.history)]
     words = ", ".join(f"{called(name)} {task.text(last, name)}" for name in found)
     return f"at the end: {words}" if words else None
 

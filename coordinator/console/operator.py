@@ -168,8 +168,8 @@ class Operator:
 
     def kit(self, name: str) -> tuple[KitDetails, bytes]:
         """Return a job's kit: its description and its bytes."""
-        reported = self._client.ask(ReadKit(_ticket(), name))
-        return reported, self._client.fetch(reported.kit)
+        details = self._client.ask(ReadKit(_ticket(), name))
+        return details, self._client.fetch(details.kit)
 
     def sign(self, mandate: SignedMandate) -> JobView:
         """Let the coordinator send a job to devices with this mandate."""
@@ -220,8 +220,8 @@ class Operator:
         """Return the card of a release that the coordinator has, and a reference to its graph."""
         from coordinator.releases.file import read_card  # noqa: PLC0415  # needed only for cards
 
-        reported = self._client.ask(ReadCard(_ticket(), line, version))
-        return cleaned(read_card(self._client.fetch(reported.card), f"the release {line} {version}")), reported.graph
+        details = self._client.ask(ReadCard(_ticket(), line, version))
+        return cleaned(read_card(self._client.fetch(details.card), f"the release {line} {version}")), details.graph
 
     def changed(self, since: int, timeout: float = ANSWER_TIMEOUT) -> Changed:
         """Return what changed after a mark: at once if something did, otherwise when something does."""

@@ -75,14 +75,12 @@ def _task(card: Card) -> dict[str, str]:
     """Return the task's metrics and rules."""
     metrics = dict(card.metrics)
     if card.learns.kind == "classification":
-        more = ", ".join(_reported(name, each) for name, each in metrics.items() if name != "accuracy")
+        more = ", ".join(_named_metric(name, each) for name, each in metrics.items() if name != "accuracy")
         return {"accuracy": _accuracy(card), "and": more}
     found = {"task": card.learns.kind, "loss": card.learns.loss}
-    reported = ", ".join(_reported(name, each) for name, each in metrics.items())
+    listed = ", ".join(_named_metric(name, each) for name, each in metrics.items())
     cost = "" if isnan(card.worse) else f"; int8 {_change(card.worse)} of {called(MAIN[card.learns.kind])}"
-    found["metrics"] = (
-        f"{reported} on {card.tested:,} samples{cost}" if reported else "not measured: no samples were given"
-    )
+    found["metrics"] = f"{listed} on {card.tested:,} samples{cost}" if listed else "not measured: no samples were given"
     if rule := card.anomaly:
         found["anomalies"] = (
             f"scores above those of {100 * rule.quantile:g} % of a device's own samples; on a device without samples: "
@@ -91,7 +89,7 @@ def _task(card: Card) -> dict[str, str]:
     return found
 
 
-def _reported(name: str, metric: float) -> str:
+def _named_metric(name: str, metric: float) -> str:
     return f"{called(name)} {metric_text(name, metric)}"
 
 

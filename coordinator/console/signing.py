@@ -42,7 +42,7 @@ MAX_VALIDITY = 366 * DAY
 RETRY_FACTOR, EXTRA_VISITS = 3, 20
 """Factor and number of additional visits that a mandate permits per device beyond a job without failures: visits are
 lost and retried, and devices are estimated again."""
-MAX_METRICS = 4096
+MAX_SIGNATURE_SIZE = 4096
 """Maximum numbers that a message can carry about a device's data."""
 _SPAN = re.compile(r"(?P<number>\d{1,5})(?P<unit>[hdw])")
 _UNITS = {"h": 3600.0, "d": DAY, "w": 7 * DAY}
@@ -90,12 +90,12 @@ def mandate_for(  # all parts of a mandate
         tasks=all_tasks(job),
         rounds=job.all_rounds,
         visits=terms.visits or _visits(job),
-        returns=dict.fromkeys(("model", *strategy.objective.returns), largest) | _reported(strategy, kit),
-        metrics=MAX_METRICS if on_device(strategy.estimator) else 0,
+        returns=dict.fromkeys(("model", *strategy.objective.returns), largest) | _report_sizes(strategy, kit),
+        metrics=MAX_SIGNATURE_SIZE if on_device(strategy.estimator) else 0,
     )
 
 
-def _reported(strategy: Strategy, kit: Kit) -> dict[str, int]:
+def _report_sizes(strategy: Strategy, kit: Kit) -> dict[str, int]:
     """Return the size in bytes of the vectors that a device reports in addition to its model."""
     objective = strategy.objective
     return {name: FLOAT32 * spec_of_vector(name, objective, kit).size for name in objective.reports}
@@ -142,12 +142,12 @@ def check_kit(
         raise JobError(f"the coordinator's kit does not match the job: {why}")
     if (start := job.model.start) and not job.model.start_file and (job.model.trains or job.model.new_head):
         raise JobError(f"the kit contains the weights {start!r}, which only the coordinator has. {TRUST}")
-    reported = PublicData(
+    public = PublicData(
         kit.input, kit.classes, normalisation.mean, normalisation.std, None, None,
         task=kit.task, scaling=normalisation.scaling,
     )  # fmt: skip
     made = msgspec.structs.replace(
-        compiled_here(job, reported, notify), values=kit.values, task=kit.task, table=kit.table
+        compiled_here(job, public, notify), values=kit.values, task=kit.task, table=kit.table
     )
     if differs := differences(made, kit):
         versions = (
@@ -160,10 +160,10 @@ def check_kit(
         )
 
 
-def differences(made: Kit, reported: Kit) -> list[str]:
+def differences(made: Kit, received: Kit) -> list[str]:
     """Return the names of the parts that differ between two kits, among those that run on a device's data."""
     names = [name for name in Kit.__struct_fields__ if name not in _APART]
-    first, second = (_without_probes(kit) for kit in (made, reported))
+    first, second = (_without_probes(kit) for kit in (made, received))
     return [name for name in names if _bytes(getattr(first, name)) != _bytes(getattr(second, name))]
 
 
@@ -226,21 +226,21 @@ def prepared(
     """
     _wait_for_kit(operator, name, notify)
     job = read_job(text, f"job {name}")
-    reported, content = operator.kit(name)
+    details, content = operator.kit(name)
     try:
         kit = unpack_blob(content, Kit)
     except InvalidMessage as error:
         raise JobError(f"the coordinator's kit cannot be read: {error}") from error
     if not trusting:
         notify("compiling the job again, to compare")
-        check_kit(job, kit, reported.normalisation, notify, reported.compilers, compilers())
+        check_kit(job, kit, details.normalisation, notify, details.compilers, compilers())
     digest, now = ref_of(content).digest, time.time()
-    if reported.serial > 1000 * (now + MAX_CLOCK_SKEW):
+    if details.serial > 1000 * (now + MAX_CLOCK_SKEW):
         raise JobError(
-            f"the serial {reported.serial} of the job's last mandate, as the coordinator reports it, is in the "
+            f"the serial {details.serial} of the job's last mandate, as the coordinator reports it, is in the "
             "future: its clock or yours is wrong, or it is compromised; submit the job under another name"
         )
-    return mandate_for(job, kit, digest, terms, fleet=operator.fleet, now=now, after=reported.serial)
+    return mandate_for(job, kit, digest, terms, fleet=operator.fleet, now=now, after=details.serial)
 
 
 def mandate_lines(mandate: Mandate, *, checked: bool) -> list[str]:
@@ -292,11 +292,11 @@ def same_job(mine: str, theirs: str) -> bool:
 
 
 def _wait_for_kit(operator: Operator, name: str, notify: Callable[[str], None]) -> None:
-    reported = ""
+    shown = ""
     while (view := operator.job(name)).status in ("queued", "compiling"):
-        if (text := view.detail or view.status) != reported:
+        if (text := view.detail or view.status) != shown:
             notify(f"job {name}: {text}")
-            reported = text
+            shown = text
         time.sleep(PAUSE)
     if view.status in ("refused", "failed", "stopped") and not view.round:
         raise JobError(f"job {name} is {view.status}: {view.detail}")

@@ -30,8 +30,8 @@ def vote(settings: Vote, task: FinishTask) -> Finished:
     x, _ = task.exemplars.arrays()
     x = np.asarray(x, task.kit.input.dtype)
     graphs = Graphs(task.kit)
-    reported = votes_of([probabilities(graphs, each.load(), x) for each in task.members], settings.most)
-    wanted = torch.from_numpy((reported / np.maximum(reported.sum(1, keepdims=True), MIN_SUM)).astype(np.float32))
+    votes = votes_of([probabilities(graphs, each.load(), x) for each in task.members], settings.most)
+    wanted = torch.from_numpy((votes / np.maximum(votes.sum(1, keepdims=True), MIN_SUM)).astype(np.float32))
     with repeatable(derive(task.seed, "vote")) as place:
         models = TorchModels(task, place)
         student = models.fresh(derive(task.seed, "student"))

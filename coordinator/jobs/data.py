@@ -117,8 +117,8 @@ def public_side(data: JobData, seed: int, test_file: Content | None, exemplar_fi
     values = _values(data, [samples for samples in (exemplars, test) if samples])
     both = _packed(exemplars, data), _packed(test, data)
     few = _few_tests(test, exemplars, form.classes) if test and exemplars and exemplar_file is None else ()
-    reported = (*_warnings(files), *([fewer] if fewer else []), *few)
-    return PublicData(form.input, form.classes, mean, std, *both, skipped, values, reported)
+    warnings = (*_warnings(files), *([fewer] if fewer else []), *few)
+    return PublicData(form.input, form.classes, mean, std, *both, skipped, values, warnings)
 
 
 def _warnings(files: list[Content], task: TaskSpec | None = None) -> Iterator[str]:

@@ -88,11 +88,11 @@ class FinishedWork:
 
     def _record_outcome(self, state: JobState, outcome: Outcome, now: float) -> list[Effect]:
         """Record an outcome, and log the warnings that it reports for the first time."""
-        reported = state.unestimated
-        known = {*reported, *state.notices, *state.data_notices}
+        before = state.unestimated
+        known = {*before, *state.notices, *state.data_notices}
         written = self._queue.write(outcome, _EVENTS[type(outcome)], sync=True, blobs=blobs_of(outcome))
         failed = isinstance(outcome, RoundFailed)  # its reason contains all lines
-        news = [line for line in state.unestimated if line not in reported and not failed]
+        news = [line for line in state.unestimated if line not in before and not failed]
         logged = [Log(f"job {state.name}: {line}", "warning", About(state.name)) for line in news]
         if isinstance(outcome, RoundClosed):
             logged += failure_lines_of(outcome, known)

@@ -55,37 +55,37 @@ MAX_KEPT_ROUNDS = 1000
 
 def short_view(state: JobState, devices: int, detail: str, date: float) -> JobView:
     """Return a job as shown in a list; `date` is the current time."""
-    job, reported = state.settings, state.visible_rounds
+    job, visible = state.settings, state.visible_rounds
     return JobView(
         state.name,
         job.strategy,
         job.model.name,
         state.status,
         detail,
-        reported,
+        visible,
         job.all_rounds,
         state.phase,
-        state.accuracy(reported),
+        state.accuracy(visible),
         devices,
         times=JobTimes(
             state.submitted,
             state.ended,
             _took(state, date),
             job.task.kind if job.task.kind != "classification" else None,
-            _metrics(state, reported),
+            _metrics(state, visible),
         ),
     )
 
 
 def whole_view(short: JobView, state: JobState, tours: RoundTours, since: int) -> JobView:
     """Return a job with its tours, its history from a round on, and the rounds whose models are available."""
-    reported = state.visible_rounds
+    visible = state.visible_rounds
     return msgspec.structs.replace(
         short,
         tours=first_page(_tour(state, tour, tours) for tour in state.tours[:MAX_TOURS]),
-        history=first_page(state.history[since : min(since + MAX_ROUNDS, reported)]),
+        history=first_page(state.history[since : min(since + MAX_ROUNDS, visible)]),
         models=JobModels(
-            tuple(number for number in sorted(state.models)[-MAX_KEPT_ROUNDS:] if number <= reported), state.best
+            tuple(number for number in sorted(state.models)[-MAX_KEPT_ROUNDS:] if number <= visible), state.best
         ),
         news=_news(state),
     )
@@ -97,11 +97,11 @@ def _news(state: JobState) -> JobNews:
     return JobNews(notes, tuple(state.always[:MAX_NAMES]), tuple(state.never[:MAX_NAMES]))
 
 
-def _metrics(state: JobState, reported: int) -> dict[str, float]:
+def _metrics(state: JobState, visible: int) -> dict[str, float]:
     """Return the metrics of a round for a list, including the task's main metric even if that is the loss."""
-    if not 0 < reported <= len(state.history):
+    if not 0 < visible <= len(state.history):
         return {}
-    report, kind = state.history[reported - 1], state.settings.task.kind
+    report, kind = state.history[visible - 1], state.settings.task.kind
     if kind == "classification" or not report.metrics:
         return report.metrics
     return {MAIN[kind]: metric_of(report, MAIN[kind]), **report.metrics}

@@ -125,7 +125,7 @@ class MandateRequests:
             return self._requests.view_for(operator, message.ticket, message.job, now)
         if state.kit is None or state.normalisation is None:
             return refuse(operator, message.ticket, f"job {state.name!r} is {state.status}: it has no kit yet")
-        reported = KitDetails(
+        details = KitDetails(
             message.ticket,
             state.name,
             state.kit,
@@ -133,7 +133,7 @@ class MandateRequests:
             compilers(),
             last_serial(self._queue.durable, state),
         )
-        return [Send(operator, reported)]
+        return [Send(operator, details)]
 
     def sign(self, operator: Address, message: SignJob, now: float) -> list[Effect]:
         """Send a job to devices with the mandate that was signed for it."""

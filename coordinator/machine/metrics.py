@@ -108,8 +108,8 @@ class FleetMetrics:
 
     def _forget_labels(self, now: float) -> None:
         """Free the labels of sites that are no longer reported."""
-        reported = {*self._sites(now), *(site for site, _ in self._counts)}
-        self._labels = {site: label for site, label in self._labels.items() if site in reported}
+        current = {*self._sites(now), *(site for site, _ in self._counts)}
+        self._labels = {site: label for site, label in self._labels.items() if site in current}
 
     def _label(self, site: str) -> str:
         if site not in self._labels and len(self._labels) < MAX_SITES:
@@ -196,14 +196,14 @@ class RunMetrics:
         self._read_progress(jobs, into, now)
 
     def _read_run(self, state: JobState, into: Reading) -> None:
-        name, reported, settings = state.name, state.visible_rounds, state.settings
+        name, visible, settings = state.name, state.visible_rounds, state.settings
         into.put_one_of(RUN_STATUS, STATUSES, state.status, name)
-        into.put(RUN_ROUNDS, reported, name)
+        into.put(RUN_ROUNDS, visible, name)
         into.put(RUN_PLANNED, settings.all_rounds, name)
         into.put(RUN_TOURS, len(state.tours) - len(state.arrived) - len(state.given_up), name)
-        if not 0 < reported <= len(state.history):
+        if not 0 < visible <= len(state.history):
             return
-        report = state.history[reported - 1]
+        report = state.history[visible - 1]
         for metric, value in ((RUN_ACCURACY, report.accuracy), (RUN_LOSS, report.loss)):
             if isfinite(value):
                 into.put(metric, value, name)

@@ -24,20 +24,20 @@ class Verdict:
 class Complaints:
     """The complaints about a release. Fleets are large: devices are examined only if necessary.
 
-    against: the devices that complain, or did, and through which site. reported: all devices that got the order.
+    against: the devices that complain, or did, and through which site. ordered: all devices that got the order.
     silent: those of them that did not answer in time; they have no vote. find_others: the online devices that did
     not get the order, in the order in which they would be asked. site_of: the site through which a device would report.
     """
 
     against: Mapping[str, str]
-    reported: Collection[str]
+    ordered: Collection[str]
     silent: Collection[str]
     find_others: Callable[[], Sequence[str]]
     site_of: Callable[[str], str | None]
 
     def verdict(self, quorum: int) -> Verdict:
         """Return the verdict; if no other device is left to ask, a complaint counts alone."""
-        count = len(self.reported) - len(self.against) - len(self.silent)
+        count = len(self.ordered) - len(self.against) - len(self.silent)
         short = quorum - len(self.against) - count
         elsewhere = quorum > 1 and len(self._sites) == 1 and not any(map(self._through_other_site, self._supporters()))
         if elsewhere and (asked := [device for device in self._others if self._through_other_site(device)]):
@@ -59,7 +59,7 @@ class Complaints:
 
     def _supporters(self) -> Iterator[str]:
         """Yield the devices that got the order and do not complain: they are healthy, or may still answer."""
-        return (device for device in self.reported if device not in self.against and device not in self.silent)
+        return (device for device in self.ordered if device not in self.against and device not in self.silent)
 
     def _through_other_site(self, device: str) -> bool:
         """Return whether a device would report through another site; a site can forge its devices' reports."""

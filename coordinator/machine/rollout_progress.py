@@ -197,8 +197,8 @@ class RolloutProgress:
 
     def unhealthy(self, line: LineState) -> bool:
         """Return whether a device is unhealthy and, with those set aside, there are more than the rules permit."""
-        unhealthy_devices = len(self.unhealthy_devices) + len(line.set_aside)
-        return bool(self.unhealthy_devices) and unhealthy_devices > line.rules.failures * len(line.members) + 1e-9
+        count = len(self.unhealthy_devices) + len(line.set_aside)
+        return bool(self.unhealthy_devices) and count > line.rules.failures * len(line.members) + 1e-9
 
     def wake_at(self, line: LineState) -> float | None:
         """When a soak or timeout ends; None while only a device can change anything."""

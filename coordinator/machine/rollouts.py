@@ -217,8 +217,8 @@ class Rollouts:
         """Return the verdict if these members have no vote."""
         against = {device: line.sites.get(device, "") for device in (*progress.unhealthy_devices, *line.set_aside)}
         site_of = self._site_of(line, progress)
-        weighted = Complaints(against, line.members, silent - against.keys(), lambda: self._others(line), site_of)
-        return weighted.verdict(line.rules.quorum)
+        found = Complaints(against, line.members, silent - against.keys(), lambda: self._others(line), site_of)
+        return found.verdict(line.rules.quorum)
 
     def _without_vote(self, line: LineState, progress: RolloutProgress) -> set[str]:
         """Return members that have not answered or are offline: a device whose site is down cannot report a problem."""

@@ -59,8 +59,8 @@ def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds, keys: Mapp
 
 def _signing(state: JobState, keys: Mapping[str, bytes]) -> TourSigning | None:
     """Return the job's mandate and the keys of the devices' signatures; unset if there are none."""
-    reported = dict(sorted(keys.items())) if 0 < len(keys) <= MOST_KEYS else {}
-    return TourSigning(state.mandate, reported) if state.mandate or reported else None
+    few_keys = dict(sorted(keys.items())) if 0 < len(keys) <= MOST_KEYS else {}
+    return TourSigning(state.mandate, few_keys) if state.mandate or few_keys else None
 
 
 FLOAT32 = 4

@@ -292,8 +292,8 @@ def _probe(rows: NDArray[np.generic], expected: BatchOutput, tolerances: tuple[f
     at = np.unique(np.linspace(0, len(rows) - 1, min(PROBE_ROWS, max(1, PROBE_BYTES // widest))).astype(np.int64))
     x = rows[at].astype(rows.dtype.newbyteorder("<"))
     for_outputs, for_scores = tolerances
-    reported = None if scores is None else ProbeScores(_little_endian(scores[at]), for_scores * _scale(scores))
-    return ProbeCheck(len(at), x.tobytes(), _little_endian(outputs[at]), for_outputs * _scale(outputs), reported)
+    probe_scores = None if scores is None else ProbeScores(_little_endian(scores[at]), for_scores * _scale(scores))
+    return ProbeCheck(len(at), x.tobytes(), _little_endian(outputs[at]), for_outputs * _scale(outputs), probe_scores)
 
 
 def _scale(values: NDArray[np.float32]) -> float:

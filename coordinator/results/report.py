@@ -174,11 +174,11 @@ def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_t
 
 def _metric_owners(metrics: Sequence[str], shared: str) -> list[Markup]:
     """Explain which model each metric belongs to, if there are several."""
-    reported = belonging(metrics)
-    if not reported:
+    owners = belonging(metrics)
+    if not owners:
         return []
     others = ", ".join(called(name) for name in metrics if name in DIRECTIONS)
-    lines = {others: f"the job's one model, on the job's test set: {shared or 'trained by all devices'}", **reported}
+    lines = {others: f"the job's one model, on the job's test set: {shared or 'trained by all devices'}", **owners}
     known = _explained((name, text) for name, text in lines.items() if name)
     return [section("Which model a metric belongs to", known)]
 
@@ -275,7 +275,7 @@ def _measured(rows: Rows) -> list[str]:
 
 
 def _files(folder: Path, shared: str) -> dict[str, str]:
-    reported = {
+    descriptions = {
         MODEL: f"the job's one model, as plain ONNX: {shared}" if shared else "the model, as plain ONNX",
         ROUNDS: "every round",
         VISITS: "every visit, with the reason if it was lost",
@@ -286,7 +286,7 @@ def _files(folder: Path, shared: str) -> dict[str, str]:
         CONFIG: "all settings, to run it again",
         "versions.toml": "the versions of the software",
     }
-    return {name: words for name, words in reported.items() if (folder / name).exists()}
+    return {name: words for name, words in descriptions.items() if (folder / name).exists()}
 
 
 # --- pieces of a page

@@ -18,7 +18,7 @@ from coordinator.jobs.settings import JobSettings
 from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundFailed, RoundKeeps, TourPlan, Unmerged
 from coordinator.rounds.device_signatures import HopCheck
 from coordinator.rounds.estimation import estimated, keep_weights
-from coordinator.rounds.evaluation import Evaluator, own_results, reported
+from coordinator.rounds.evaluation import Evaluator, own_results, storable_metrics
 from coordinator.rounds.finishing import Finish, FinishRound, RoundFinished, finish_round, member_of, own_vectors
 from coordinator.rounds.merging import (
     ANCHOR,
@@ -280,7 +280,7 @@ class _Closing:
                 len(state.fleet),
                 due=due,
                 before=state.merged_fleet,
-                trained=self._kit.model.learned,
+                trained=self._kit.model.trainable_size,
                 gamma=self._kit.model.gamma,
             )
             after = with_trailing_mean(held_back, after, strategy.aggregator.window, state.round)
@@ -300,7 +300,7 @@ class _Closing:
             model = tour_model(state, tour, self._blobs, self._kit) if alone else None
             if model is not None:
                 start = vectors.load(self._blobs, state.exact_vector(tour.start["model"]), self._kit.model)
-                found[done[0]] = keep_weights((model - start)[: self._kit.model.learned], self._blobs)
+                found[done[0]] = keep_weights((model - start)[: self._kit.model.trainable_size], self._blobs)
         return found
 
     def _report(self, tours: int, after: JobVectors, finish: Finish | None) -> RoundReport:
@@ -330,7 +330,7 @@ class _Closing:
             {name: within(value, LOSS) for name, value in state.quality.items()},
             within_room(lines, state.name),
             self._work.at,
-            reported(found.metrics | others | own_results(self._counted, state.settings.task.kind)),
+            storable_metrics(found.metrics | others | own_results(self._counted, state.settings.task.kind)),
             sum(is_flagged(each.status, each.reason) for each in outcomes),
         )
 
@@ -355,8 +355,8 @@ def lost_memory(state: JobState, done: Iterable[VisitReport]) -> list[Failure]:
     for report in done:
         remembered = report.metrics.get("remembered")
         if remembered is not None and remembered < seen[report.device]:
-            reported = f"(it has {remembered:.0f} of {seen[report.device]} visits)"
-            lines.append(Failure(report.device, f"lost its memory of this job {reported}"))
+            visits = f"(it has {remembered:.0f} of {seen[report.device]} visits)"
+            lines.append(Failure(report.device, f"lost its memory of this job {visits}"))
         seen[report.device] += 1
     return lines
 

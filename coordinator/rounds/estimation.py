@@ -177,8 +177,8 @@ def _estimate(
         case ClassifierEstimator():
             return classifier_weights(kit, model, estimator.layers).astype(np.float64)
         case UpdateEstimator():
-            start, learned = vectors.load(blobs, state.exact_vector(INITIAL), kit.model), kit.model.learned
-            return (model - start)[:learned].astype(np.float64)
+            start, size = vectors.load(blobs, state.exact_vector(INITIAL), kit.model), kit.model.trainable_size
+            return (model - start)[:size].astype(np.float64)
         case OwnEstimator():
             graphs, exemplars = evaluator.graphs(state), evaluator.exemplars(state)
             return np.asarray(load(estimator, "estimate").estimate(graphs, model, exemplars), np.float64)
@@ -230,15 +230,15 @@ class DeviceTable:
     """The devices that may take part, updated only where something has changed since the previous round."""
 
     def __init__(self) -> None:
-        self._not_estimated: tuple[Reach, Sequence[str]] | None = None
+        self._last_request: tuple[Reach, Sequence[str]] | None = None
         self._here = connected_devices({}, ())
         self._known: list[tuple[float, ...]] = []
         self._rows: tuple[Estimator, NDArray[np.float64]] | None = None
 
     def here(self, reach: Reach, unwilling: Sequence[str]) -> ConnectedDevices:
         """Return the devices that may take part; an identical `reach` object means that nothing has changed."""
-        if self._not_estimated is None or self._not_estimated[0] is not reach or self._not_estimated[1] != unwilling:
-            self._here, self._not_estimated = connected_devices(reach, unwilling), (reach, unwilling)
+        if self._last_request is None or self._last_request[0] is not reach or self._last_request[1] != unwilling:
+            self._here, self._last_request = connected_devices(reach, unwilling), (reach, unwilling)
         return self._here
 
     def rows(

@@ -113,11 +113,11 @@ def measure_round(work: MeasureRound, evaluator: Evaluator) -> RoundMeasured:
         raise Fault(f"round {work.round} of {work.job} has no kit, test set or model")
     found = evaluator.score(work.kit, work.test, work.model, work.trunk)
     return RoundMeasured(
-        work.job, work.round, found.accuracy, within(found.loss, LOSS), metrics=reported(found.metrics)
+        work.job, work.round, found.accuracy, within(found.loss, LOSS), metrics=storable_metrics(found.metrics)
     )
 
 
-def reported(metrics: dict[str, float]) -> dict[str, float]:
+def storable_metrics(metrics: dict[str, float]) -> dict[str, float]:
     """Convert metrics to the form of records and messages."""
     return {name: within(metric, LOSS) for name, metric in metrics.items()}
 

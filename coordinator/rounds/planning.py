@@ -129,8 +129,8 @@ def _candidates(
     samples = None
     if sized and here:
         # A device that claims more than its share of all samples is not drawn more often for it.
-        reported = cap_weights([state.samples[device] for device in here], state.settings.gate.bounds(1.0).most_share)
-        samples = np.array(reported).astype(np.int64)
+        capped = cap_weights([state.samples[device] for device in here], state.settings.gate.bounds(1.0).most_share)
+        samples = np.array(capped).astype(np.int64)
     estimator = strategy.estimator
     return Candidates(
         here,

@@ -40,10 +40,10 @@ def grouped(failures: Iterable[Failure]) -> list[str]:
 
 
 def _line(counts: Counter[str], reason: str) -> str:
-    all_members = sorted(counts)
-    if len(all_members) > 1:
-        kind = "sites" if all_members[0].startswith("site ") else "devices"
-        return f"{len(all_members)} {kind} ({names(all_members)}): {reason}"
+    affected_names = sorted(counts)
+    if len(affected_names) > 1:
+        kind = "sites" if affected_names[0].startswith("site ") else "devices"
+        return f"{len(affected_names)} {kind} ({names(affected_names)}): {reason}"
     (name, times) = next(iter(counts.items()))
     return f"{name}: {reason} ({times} times)" if times > 1 else f"{name}: {reason}"
 
@@ -141,9 +141,9 @@ def offline_since(work: PlanRound) -> str:
     newest = sorted(devices, key=lambda device: (-devices[device], device))
     if not newest:
         return ""
-    reported = ", ".join(f"{device} (since {moment(devices[device])})" for device in newest[:MAX_NAMED])
+    listed = ", ".join(f"{device} (since {moment(devices[device])})" for device in newest[:MAX_NAMED])
     more = f" and {len(newest) - MAX_NAMED} more: sojourn fleet status" if len(newest) > MAX_NAMED else ""
-    return f"; offline: {reported}{more}"
+    return f"; offline: {listed}{more}"
 
 
 def moment(at: float) -> str:

@@ -90,8 +90,8 @@ class TourCheck:
         self._kit, self._gate = evaluator.kit(state), state.settings.gate.rules
         self._leg = Leg(state)
         self._done = {tour.number: [it for it in each if it.status == "done"] for tour, each in reported}
-        all_members = [report for each in self._done.values() for report in each]
-        counts = [each for each in state.samples.values() or (report.samples for report in all_members) if each > 0]
+        done = [report for each in self._done.values() for report in each]
+        counts = [each for each in state.samples.values() or (report.samples for report in done) if each > 0]
         self._usual_samples = int(median(counts)) if counts else None
         self._bounds = peer_bounds(state, self._usual_samples, rises_of(state))
         self._tasks = {tour.number: task_of(state, tour) for tour, _ in reported}
@@ -107,7 +107,7 @@ class TourCheck:
 
         Those of refused results are included: if the gate is wrong about most, the next round corrects it.
         """
-        self.rises = [rise for report in [*all_members, *refused] if (rise := report.metrics.get("rise", 0.0)) > 0]
+        self.rises = [rise for report in [*done, *refused] if (rise := report.metrics.get("rise", 0.0)) > 0]
         """The factor by which each visit increased the loss on the exemplars."""
 
     def model(self, tour: TourPlan) -> Vector | None:
@@ -180,7 +180,7 @@ class TourCheck:
         came = self._state.arrived[tour.number].vectors["model"]
         exact = came.encoding == "float32" and not came.delta
         digest = came.digest if exact else ref_of(model.astype("<f4", copy=False).tobytes()).digest
-        return Update(before, model, (start.digest, digest), self._kit.model.learned)
+        return Update(before, model, (start.digest, digest), self._kit.model.trainable_size)
 
     @cached_property
     def _usual_stride(self) -> list[float]:

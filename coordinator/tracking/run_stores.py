@@ -103,13 +103,13 @@ class MlflowRuns:
         steps = [metric.step for metric in client.get_metric_history(number, ALWAYS)] if found else []
         self._runs[run.id] = number, max(steps, default=0)
 
-    def _describe(self, number: str, run: RunBegun, reported: dict[str, str]) -> None:
+    def _describe(self, number: str, run: RunBegun, written: dict[str, str]) -> None:
         """Write tags and new parameters; tags may change, a written parameter cannot."""
         from mlflow.entities import Param, RunTag  # noqa: PLC0415
 
         tags = [RunTag(key, value) for key, value in run.tags.items()]
         self._client.log_batch(number, tags=tags)
-        new = [Param(key, value) for key, value in run.params.items() if key not in reported]
+        new = [Param(key, value) for key, value in run.params.items() if key not in written]
         for some in _pieces(new, PARAMS_AT_ONCE):
             self._client.log_batch(number, params=some)
 

@@ -49,7 +49,7 @@ class Tracker:
     def __init__(self, settings: TrackingSettings, *, at_once: bool = False) -> None:
         self._setup = WriterSetup(settings.mlflow, settings.tensorboard, settings.experiment)
         self._queue: queue.Queue[Frame | None] = queue.Queue()
-        self._reported: dict[str, list[Frame]] = {}
+        self._sent: dict[str, list[Frame]] = {}
         """The frames of each running run, which a new process receives again after the old one died."""
         self._child: Child[None] | None = None
         self._listener: threading.Thread | None = None
@@ -59,7 +59,7 @@ class Tracker:
         self._thread = threading.Thread(target=self._feed, name="tracking", daemon=True)
         self._thread.start()
 
-    def notify(self, frame: Frame) -> None:
+    def put(self, frame: Frame) -> None:
         """Queue a frame; returns at once."""
         if self._queue.qsize() < MAX_QUEUED:
             self._queue.put(frame)
@@ -75,11 +75,11 @@ class Tracker:
 
     def _feed(self) -> None:
         while (frame := self._queue.get()) is not None:
-            self._reported.setdefault(frame.id, []).append(frame)
+            self._sent.setdefault(frame.id, []).append(frame)
             if self._child is None or not self._child.send(frame):
                 self._start_again()
             if isinstance(frame, RunEnded):
-                del self._reported[frame.id]
+                del self._sent[frame.id]
         if self._child is not None:
             self._child.close_input()
             if self._reap(self._child):
@@ -104,7 +104,7 @@ class Tracker:
         self._child = child
         self._listener = threading.Thread(target=child.wait, name="tracking's output", daemon=True)
         self._listener.start()
-        for frame in (self._setup, *chain.from_iterable(self._reported.values())):
+        for frame in (self._setup, *chain.from_iterable(self._sent.values())):
             child.send(frame)
 
     def _reap(self, child: Child[None]) -> int:

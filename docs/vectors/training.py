@@ -164,7 +164,7 @@ class _Samples:
 def _split(samples: int, share: float) -> dict[str, Any]:
     everything = _Samples(np.arange(samples, dtype=np.float32), np.arange(samples))
     parts = parted(everything, share)
-    places = {"train": parts.learned.y.tolist(), "held_out": parts.validation.y.tolist() if parts.validation else []}
+    places = {"train": parts.training.y.tolist(), "held_out": parts.validation.y.tolist() if parts.validation else []}
     return {"samples": samples, "validation": share, **places}
 
 

@@ -237,10 +237,10 @@ class Model:
     def _run(self, x: object, kind: Kind | None = None) -> tuple[Serving, BatchOutput, bool]:
         """Predict with the release in use; raise DataError if it is not for tasks of this kind."""
         serving = self._serving or self._in_use()
-        learned = serving.predictor.card.learns.kind
-        if kind is not None and learned != kind:
+        task_kind = serving.predictor.card.learns.kind
+        if kind is not None and task_kind != kind:
             raise DataError(
-                f"{self._line} is a release for {learned}, not for {kind}: use answers(), which works for every task"
+                f"{self._line} is a release for {task_kind}, not for {kind}: use answers(), which works for every task"
             )
         try:
             answer, one = serving.predict(x)
@@ -328,7 +328,7 @@ class Model:
 
     def _report_failure(self) -> None:
         """Report a failed load until the agent receives it, and again at intervals, since the agent may restart."""
-        if self._failure is not None and self._sender.notify(self._failure):
+        if self._failure is not None and self._sender.send(self._failure):
             self._next_failure = monotonic() + _FAILURE_INTERVAL
         else:
             self._next_failure = 0.0
@@ -341,7 +341,7 @@ class Model:
 
     def _error(self, serving: Serving, text: str) -> None:
         report = UsageReport(self._line, serving.served.version, errors=1, error_text=text[:_MAX_TEXT])
-        if not self._sender.notify(report):
+        if not self._sender.send(report):
             with self._lock:
                 self._unreported.setdefault(serving.served.version, UsageTally()).add(report)
 
@@ -359,7 +359,7 @@ class Model:
         with self._lock:
             for version, tally in sorted(self._unreported.items()):
                 report = UsageReport(self._line, version, tally.predictions, tally.times, tally.classes, tally.errors)
-                if not (tally.predictions or tally.errors) or self._sender.notify(report):
+                if not (tally.predictions or tally.errors) or self._sender.send(report):
                     del self._unreported[version]
 
 

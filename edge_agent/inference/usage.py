@@ -169,7 +169,7 @@ class UsageSender:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
 
-    def notify(self, report: UsageReport) -> bool:
+    def send(self, report: UsageReport) -> bool:
         """Send a report; return False if the agent does not listen, or its socket is full."""
         try:
             with address_of(self._folder) as address:

@@ -182,7 +182,7 @@ def run_trials(
             answer = each.answer(row)
             taken[which].append(perf_counter_ns() - start)
             if turn < len(x):
-                scorers[which].receive(turn, answer)
+                scorers[which].add(turn, answer)
         turn += 1
     made = [TrialRun(np.array(each.groups), each.tally, times) for each, times in zip(scorers, taken, strict=True)]
     return made[0], made[1] if before is not None else None
@@ -198,7 +198,7 @@ class _Scorer:
         self.groups: list[int] = []
         self.tally: Tally = {}
 
-    def receive(self, at: int, answer: BatchOutput) -> None:
+    def add(self, at: int, answer: BatchOutput) -> None:
         """Add the prediction for one row."""
         [group] = groups(self._task, answer, self._threshold)
         if self._order is not None:

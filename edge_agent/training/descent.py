@@ -145,23 +145,23 @@ class BatchWithState:
         self,
         graphs: Graphs,
         w: NDArray[np.float32],
-        learned: NDArray[np.float32],
+        trained: NDArray[np.float32],
         x: NDArray[np.generic],
         y: NDArray[Any],
         drawn: Sequence[NDArray[np.float32]],
         reference_models: Sequence[NDArray[np.float32]] = (),
         streams: Streams | None = None,
     ) -> None:
-        """`learned` is a view of the first parameters of `w`."""
+        """`trained` is a view of the first parameters of `w`."""
         self._compute = partial(
             graphs.loss_gradient_and_state, x=x, y=y, noise=drawn, reference_models=reference_models, streams=streams
         )
-        self._w, self._learned, self._left = w, learned, w[len(learned) :]
+        self._w, self._trained, self._left = w, trained, w[len(trained) :]
         self._called = False
 
     def __call__(self, at: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
         """Return the plain loss and its gradient."""
-        whole = self._w if at is self._learned else np.concatenate([at, self._w[len(at) :]])
+        whole = self._w if at is self._trained else np.concatenate([at, self._w[len(at) :]])
         loss, gradient, state = self._compute(whole)
         if not self._called:
             self._called, self._left = True, state
@@ -187,7 +187,7 @@ def descend(
     state is updated after each step.
     """
     kit, samples, w = prepared.kit, prepared.samples, start.copy()
-    learned = w[: kit.model.learned]
+    trained = w[: kit.model.trainable_size]
     optimiser = begin(training)
     per_epoch = steps_of(samples, training)
     losses: list[tuple[int, float]] = []
@@ -199,12 +199,12 @@ def descend(
         x, y = samples.batch(index, kit.input.dtype)
         drawn = noise(seed, step, len(index), kit.noise)
         batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn, **frozen)
-        stateful = BatchWithState(prepared.graphs, w, learned, x, y, drawn, **frozen) if kit.model.state else None
+        stateful = BatchWithState(prepared.graphs, w, trained, x, y, drawn, **frozen) if kit.model.state else None
         with np.errstate(over="ignore", invalid="ignore"):  # the gate stops a model that diverges
-            loss, direction = objective.direction(learned, stateful or batch)
-            optimiser.move(learned, direction)
+            loss, direction = objective.direction(trained, stateful or batch)
+            optimiser.move(trained, direction)
         if stateful:
-            w[kit.model.learned :] = stateful.left
+            w[kit.model.trainable_size :] = stateful.left
         losses.append((len(index), float(loss)))
         progress(step + 1, per_epoch * training.epochs)
         if len(losses) == per_epoch:

@@ -133,8 +133,8 @@ def with_features(
     try:
         return replace(prepared, samples=files.samples(prepared, kit, mark, progress))
     except _NotStoredError as error:
-        reported = f"features of samples are not stored, so every epoch runs the whole model: {error}"
-        return replace(prepared, samples=each_time, warnings=(*warnings, reported))
+        warning = f"features of samples are not stored, so every epoch runs the whole model: {error}"
+        return replace(prepared, samples=each_time, warnings=(*warnings, warning))
 
 
 def content_of(samples: Samples) -> bytes:

@@ -37,7 +37,7 @@ def train_with_own_norms(
     memory, remembered = memory_of(work, blobs, of_norms)
     start = with_norms(received, memory[NORMS], spec) if NORMS in memory else received
     parts = parted(prepared.samples, 0.0, settings.test)
-    learns = replace(prepared, samples=parts.learned)
+    learns = replace(prepared, samples=parts.training)
     end, passed = descended(start, Plain(), learns, visit.task.training, visit.seed, progress)
     measured = metrics(passed) | own_metrics(prepared, end, parts.test)
     measured |= own_metrics(prepared, start, parts.test, MERGED)

@@ -111,10 +111,10 @@ def train_pool(
         first = shuffled(first, prepared.kit.model, visit.seed)
     for w in training.train(first, Plain(), training.warmup, "warm-up"):
         first = w
-    pool, learned = [first], prepared.kit.model.learned
+    pool, size = [first], prepared.kit.model.trainable_size
     for number in range(1, settings.models + 1):
         start = _middle(pool)
-        pool.append(training.best(start, Diverse(settings, first[:learned], start[:learned]), f"model {number}"))
+        pool.append(training.best(start, Diverse(settings, first[:size], start[:size]), f"model {number}"))
     return _middle(pool), training.passed
 
 
@@ -123,12 +123,12 @@ class _PoolTraining:
 
     def __init__(self, settings: Elmy, prepared: Prepared, visit: Visit, progress: Progress) -> None:
         parts = parted(prepared.samples, settings.validation)
-        learned, self._held_out = parts.learned, parts.validation
-        self._prepared = replace(prepared, samples=learned)
+        samples, self._held_out = parts.training, parts.validation
+        self._prepared = replace(prepared, samples=samples)
         self._training, self._seed, self._progress = visit.task.training, visit.seed, progress
         self.warmup = 0 if visit.earlier else settings.warmup
         epochs = self.warmup + settings.models * self._training.epochs
-        self._steps = epochs * steps_of(learned, self._training)
+        self._steps = epochs * steps_of(samples, self._training)
         self.passed: list[EpochResult] = []
 
     def train(
@@ -137,7 +137,7 @@ class _PoolTraining:
         """Yield the model after each epoch of a training; the next epoch changes it in place."""
         done = sum(epoch.steps for epoch in self.passed)
         training = msgspec.structs.replace(self._training, epochs=epochs)
-        progress = partial(self._notify, done)
+        progress = partial(self._report_progress, done)
         for w, epoch in descend(start, objective, self._prepared, training, derive(self._seed, name), progress):
             self.passed.append(epoch)
             yield w
@@ -151,7 +151,7 @@ class _PoolTraining:
                 best, highest = w.copy(), score
         return best
 
-    def _notify(self, done: int, step: int, _: int) -> None:
+    def _report_progress(self, done: int, step: int, _: int) -> None:
         self._progress(done + step, self._steps)
 
 

@@ -47,7 +47,7 @@ class SampleSubset:
 class SampleParts:
     """A device's samples in three parts: for training, for choosing between models, and for testing."""
 
-    learned: Batches
+    training: Batches
     validation: Batches | None
     test: Batches | None
 
@@ -86,8 +86,8 @@ def own_metrics(
     if test is None:
         return {}
     found = metrics_of(prepared.graphs, w, HeldOutSamples(test, prepared.kit.input.dtype))
-    reported = {prefix + name: found[name] for name in (MAIN[prepared.kit.learns.kind], "loss") if name in found}
-    return {name: metric for name, metric in reported.items() if abs(metric) <= MAX_NUMBER}
+    measured = {prefix + name: found[name] for name in (MAIN[prepared.kit.learns.kind], "loss") if name in found}
+    return {name: metric for name, metric in measured.items() if abs(metric) <= MAX_NUMBER}
 
 
 def correct_predictions(prepared: Prepared, w: NDArray[np.float32], samples: Batches) -> int:

@@ -43,8 +43,8 @@ def projections(settings: Echo, prepared: Prepared, model: NDArray[np.float32], 
         for projection, layer, given in zip(found, layers, prepared.graphs.taps(model, x), strict=False):
             for r in mean_inputs(given, layer):
                 narrow(projection, r, settings.a_conv if layer.kernel else settings.a_dense, settings.form == "exact")
-    reported = [compressed(projection, settings.rank).ravel() for projection in found]
-    return np.concatenate([*reported, classes_present(prepared)]).astype(np.float32)
+    compact = [compressed(projection, settings.rank).ravel() for projection in found]
+    return np.concatenate([*compact, classes_present(prepared)]).astype(np.float32)
 
 
 def layers_of(kit: Kit, settings: Echo) -> tuple[TapLayer, ...]:

@@ -61,7 +61,7 @@ def train_own_model(work: Train, settings: Common, blobs: BlobStore, prepared: P
     training = msgspec.structs.replace(
         visit.task.training, epochs=settings.passes(visit.task.training.epochs, visit.earlier)
     )
-    learns = replace(prepared, samples=parts.learned)
+    learns = replace(prepared, samples=parts.training)
     objective = _objective(rule, received, prepared)
     end, passed = descended(rule.start, objective, learns, training, visit.seed, progress)
     validated = accuracy(prepared, end, parts.validation)

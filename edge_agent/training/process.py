@@ -254,7 +254,7 @@ class TrainingProcess:
         """Handle the child's frames until it ends; report a failure if it ended during work."""
         while child.process.is_open:
             for frame in child.process.receive(self._read_timeout(child)):
-                self._notify(child, frame)
+                self._on_frame(child, frame)
             self._end_if_overdue(child)
             self._watch(child)
             self._retire_if_idle(child)
@@ -270,7 +270,7 @@ class TrainingProcess:
             item.report(_died(item.key, status, child))
         self._advance()
 
-    def _notify(self, child: TrainingChild, frame: Frame) -> None:
+    def _on_frame(self, child: TrainingChild, frame: Frame) -> None:
         if isinstance(frame, SandboxReport):
             self._note_sandbox(frame)
         if isinstance(frame, Failure):  # if a limit was exceeded, report that as the reason

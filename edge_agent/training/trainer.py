@@ -235,12 +235,12 @@ def begin(
 
 def trainable_parts(spec: ModelSpec, start: Vector, received: Named, memory: Named) -> tuple[Vector, Named, Named]:
     """Cut the state off each model vector, which objectives do not see; other vectors stay unchanged."""
-    learned = spec.learned
+    size = spec.trainable_size
     came, kept = (
-        {name: vector[:learned] if len(vector) == spec.size else vector for name, vector in named.items()}
+        {name: vector[:size] if len(vector) == spec.size else vector for name, vector in named.items()}
         for named in (received, memory)
     )
-    return start[:learned], came, kept
+    return start[:size], came, kept
 
 
 def visit_result(  # all outputs of a visit
@@ -259,7 +259,7 @@ def visit_result(  # all outputs of a visit
         measured["remembered"] = float(remembered)
     model = save_model(blobs, start, end, visit.task, spec)
     # The memory refers to the model as others receive it, after its encoding.
-    seen = sent_model(blobs, start, model, spec)[: spec.learned]
+    seen = sent_model(blobs, start, model, spec)[: spec.trainable_size]
     left = objective.end(seen, int(measured["steps"]), visit.task.training.lr)
     sent, kept = (
         {name: vectors.save(blobs, vectors.padded(vector, spec), "float32", spec) for name, vector in named.items()}

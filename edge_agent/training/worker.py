@@ -128,12 +128,12 @@ class _Advances:
         self._next = 0.0
 
     def __call__(self, step: int, steps: int) -> None:
-        self._notify(step, steps)
+        self._report_progress(step, steps)
         if step == 0:
             self._pacing.begin()
-        self._pacing.rest(lambda: self._notify(step, steps))
+        self._pacing.rest(lambda: self._report_progress(step, steps))
 
-    def _notify(self, step: int, steps: int) -> None:
+    def _report_progress(self, step: int, steps: int) -> None:
         if monotonic() >= self._next:
             self._agent.send(Advance(self._key, step, steps))
             self._next = monotonic() + PROGRESS_PAUSE

@@ -19,15 +19,15 @@ def main(arguments: list[str] | None = None) -> None:
     with served(example, release) as model:
         found = model.score(data.x_test)
         scores = np.array([each.score for each in found] if isinstance(found, list) else [found.score])
-        example.notify(
+        example.print(
             f"A device serves release {model.version}. A score of {model.threshold:.3f} or more is an anomaly; the "
             "device measured this threshold on its own data."
         )
     faulty = data.y_test == 1
     for name, some in (("healthy", scores[~faulty]), ("faulty", scores[faulty])):
-        example.notify(f"  {name}: {' '.join(f'{score:.3f}' for score in some[:8])} ...")
-    example.notify(f"AUC {auc(scores, faulty):.3f} on faults that were never in the training data.")
-    example.notify(f"Tables, plots and the release are in {example.folder}")
+        example.print(f"  {name}: {' '.join(f'{score:.3f}' for score in some[:8])} ...")
+    example.print(f"AUC {auc(scores, faulty):.3f} on faults that were never in the training data.")
+    example.print(f"Tables, plots and the release are in {example.folder}")
 
 
 def auc(scores: NDArray[np.float64], faulty: NDArray[np.bool_]) -> float:

@@ -15,13 +15,13 @@ def main(arguments: list[str] | None = None) -> None:
     release, data = release_of(example), example.data
     with served(example, release) as model:
         predicted, actual = model.predict(data.x_test)[:, 0], data.y_test[:, 0]
-        example.notify(f"A device that has the cheapest houses serves release {model.version}. Prices in 100,000:")
+        example.print(f"A device that has the cheapest houses serves release {model.version}. Prices in 100,000:")
     order = np.argsort(actual)
     for at in order[np.linspace(0, len(order) - 1, SHOWN).astype(int)]:
-        example.notify(f"  predicted {predicted[at]:.2f}, actual {actual[at]:.2f}")
+        example.print(f"  predicted {predicted[at]:.2f}, actual {actual[at]:.2f}")
     explained = 1 - np.mean(np.square(predicted - actual)) / actual.var()
-    example.notify(f"R2 {explained:.3f} on houses that were not in the training data.")
-    example.notify(f"Tables, plots and the release are in {example.folder}")
+    example.print(f"R2 {explained:.3f} on houses that were not in the training data.")
+    example.print(f"Tables, plots and the release are in {example.folder}")
 
 
 if __name__ == "__main__":

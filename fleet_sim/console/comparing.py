@@ -95,8 +95,8 @@ def _task(runs: Sequence[ComparedRun]) -> TaskMetrics:
     """Return the common task; raise ConfigError if the runs have different tasks without a common metric."""
     kinds = {it.group: it.simulation.read().task.kind for it in runs}
     if len(set(kinds.values())) > 1:
-        reported = ", ".join(f"{group} is {kind}" for group, kind in kinds.items())
-        raise ConfigError(f"these runs have different tasks without a common metric: {reported}")
+        described = ", ".join(f"{group} is {kind}" for group, kind in kinds.items())
+        raise ConfigError(f"these runs have different tasks without a common metric: {described}")
     strategies = [it.simulation.read().parts() for it in runs]
     own = any(each.objective.outcome == "own models" for each in strategies)
     finished = any(shows_members(each.finisher) for each in strategies)

@@ -147,10 +147,10 @@ def _model_legend(runs: Sequence[FinishedRun], main: str) -> list[Markup]:
     if not (others := _others_of(runs)):
         return []
     whole = f"{called(main)}, best: the job's global model, on the job's test set"
-    reported = "".join(
+    explanations = "".join(
         f" {called(name)}: {belongs_to(name)}{', mean' if name.startswith(OWN) else ''}." for name in others
     )
-    return [tag("p", f"{whole}.{reported}")]
+    return [tag("p", f"{whole}.{explanations}")]
 
 
 def _others_of(runs: Sequence[FinishedRun]) -> list[str]:

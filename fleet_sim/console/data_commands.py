@@ -126,9 +126,9 @@ def show(
     settings = validated(values, Split, "the command line")
     how = partial(read_as, label=label, header=header, scale=scale, ignore=ignore, time=time, series=series)
     # Counts do not depend on the size of images, so any size will do.
-    learned = _learned(data, task, targets, steps, horizon)
+    task_settings = _task_settings(data, task, targets, steps, horizon)
     given = JobData(input=(steps,), dtype="int64") if task == "tokens" and steps else None
-    found, console = load(data, folder, how=how, wanted=InputSpec((3, 8, 8)), task=learned, data=given), Console()
+    found, console = load(data, folder, how=how, wanted=InputSpec((3, 8, 8)), task=task_settings, data=given), Console()
     parts = split(settings, found, devices, seed)
     dealt = dealt_data(found, parts)
     dealt_out = int(dealt.samples.sum())
@@ -147,7 +147,7 @@ def show(
         console.print(f"The split of all devices is in {table}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _learned(
+def _task_settings(
     data: str, kind: str | None, targets: list[str] | None, steps: int | None, horizon: int
 ) -> TaskSettings | None:
     """Return the task settings of the command line; None if there are none."""

@@ -83,8 +83,8 @@ def in_order(
 
     task, data: the task and data settings of a job; without them, samples have classes.
     """
-    learned = TaskSettings() if task is None else task
-    form = _classes_form(found) if learned.plain else _task_form(found, learned, data or JobData())
+    settings = TaskSettings() if task is None else task
+    form = _classes_form(found) if settings.plain else _task_form(found, settings, data or JobData())
     samples = fit(found.train, form)
     tested = None if found.test is None else fit(found.test, form, "test")
     x, y, source = _compact(samples.x), np.asarray(samples.y), found.train.source
@@ -93,14 +93,14 @@ def in_order(
     warnings = tuple(f"{it.what} ({it.detail}); remedy: {it.remedy}" for it in data_warnings(found.train))
     spec, columns = form.task or None, found.train.table.columns if found.train.table else ()
     whole = DataSet(
-        name, x, y, x[:0], y[:0], form.classes, users, domains, samples.skipped, warnings, learned.kind,
+        name, x, y, x[:0], y[:0], form.classes, users, domains, samples.skipped, warnings, settings.kind,
         spec.names if spec else (), spec.window if spec else None,
-        found.train.target_names or columns if learned.kind == "forecast" else (), columns,
+        found.train.target_names or columns if settings.kind == "forecast" else (), columns,
     )  # fmt: skip
     if tested is None:
         return _with_test_part(
             whole,
-            _split_windows(samples, learned, source) if learned.kind == "forecast" else _cut(len(y), seed, source),
+            _split_windows(samples, settings, source) if settings.kind == "forecast" else _cut(len(y), seed, source),
         )
     skipped = (*samples.skipped, *(f"test part: {text}" for text in tested.skipped))
     return replace(whole, x_test=_compact(tested.x), y_test=np.asarray(tested.y), skipped=skipped)

@@ -98,8 +98,8 @@ def load(
     """
     if (made := made_set(name)) is not None:
         return _made(made, seed, task)
-    learned = None if task is None or task.plain else task_from_settings(task)
-    own, found = _find(name, folder, how, wanted, learned, data.listed_columns if data else None)
+    spec = None if task is None or task.plain else task_from_settings(task)
+    own, found = _find(name, folder, how, wanted, spec, data.listed_columns if data else None)
     return in_order(own, _scaled(found, how(name)), seed, task, data)
 
 

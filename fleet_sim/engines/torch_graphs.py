@@ -92,15 +92,15 @@ class TorchGraphs(Graphs):
             return own.loss_gradient_and_state(vector, own.features(x), y, noise, streams=streams)
         if self.learns.target is not None:
             self._check_targets(y)
-        learned = self._kit.model.learned
+        size = self._kit.model.trainable_size
         with self.place.work():
             self._module.train()
             leaf = self.tensor(vector).detach().requires_grad_()
             weights = torch.full((len(y),), 1.0 / len(y), device=self.place.device)
             batch = [self._samples(x), self.tensor(y), weights, *map(self.tensor, noise)]
             loss, gradient = self._limit.fitting(len(y), lambda limit: self._loss_and_grad(leaf, batch, limit))
-            state = self._state_after(leaf[learned:].detach())
-            return loss.item(), gradient[:learned].cpu().numpy(), state.cpu().numpy()
+            state = self._state_after(leaf[size:].detach())
+            return loss.item(), gradient[:size].cpu().numpy(), state.cpu().numpy()
 
     def _state_after(self, before: Tensor) -> Tensor:
         """Return the state after the last pass; layers that did not run keep theirs."""

@@ -84,7 +84,7 @@ class UntrainedGraphs(Graphs):
     ) -> tuple[float, NDArray[np.float32]]:
         """Return a huge gradient: without learning, no update is too long for the gate."""
         del vector, x, y, noise, reference_models, streams
-        return 1.0, np.full(self._kit.model.learned, HUGE_SLOPE, np.float32)
+        return 1.0, np.full(self._kit.model.trainable_size, HUGE_SLOPE, np.float32)
 
     def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> float:
         """Return a constant: without learning, nothing gets worse."""
@@ -166,7 +166,7 @@ class _UntrainedVisit:
             return estimate_result(visit, self.blobs, prepared, start_and_end, passed)
         if not visit.task.objective.one_descent and not isinstance(visit.task.objective, OwnObjective):
             sent = {"model": save_model(self.blobs, *start_and_end, visit.task, spec)}
-            sent |= {name: self._reported(name, visit, prepared) for name in visit.task.objective.reports}
+            sent |= {name: self._report_vector(name, visit, prepared) for name in visit.task.objective.reports}
             return Trained(sent, len(prepared.samples), metrics(passed), None, {})
         memory, remembered = memory_of(work, self.blobs, spec)
         received = companions_of(visit, self.blobs, prepared.kit)
@@ -175,7 +175,7 @@ class _UntrainedVisit:
             raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not available here")
         return visit_result(visit, self.blobs, prepared, start_and_end, objective, passed, remembered)
 
-    def _reported(self, name: str, visit: Visit, prepared: Prepared) -> Ref:
+    def _report_vector(self, name: str, visit: Visit, prepared: Prepared) -> Ref:
         """Return a vector of the length of the device's report; its data is unknown."""
         spec = spec_of_vector(name, visit.task.objective, prepared.kit)
         return vectors.save(self.blobs, np.zeros(spec.size, np.float32), "float32", spec)
@@ -185,7 +185,7 @@ class _UntrainedVisit:
         end = start.copy()
         mix = np.log(counts / counts.sum())[: len(end)]
         end[: len(mix)] = mix
-        end[prepared.kit.model.learned - 1] += (
+        end[prepared.kit.model.trainable_size - 1] += (
             int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:3], "little") / 2**24
         )
         return end

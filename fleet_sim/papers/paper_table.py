@@ -141,8 +141,8 @@ def strategy_digest(strategy: Strategy) -> str:
     A new setting of a part whose default keeps the behaviour does not change it.
     """
     parts = (getattr(strategy, kind) for kind in strategy.__struct_fields__)
-    reported = [[type(part).__name__, _given(part)] for part in parts]
-    return _short(msgspec.json.encode(reported, order="sorted"))
+    described = [[type(part).__name__, _given(part)] for part in parts]
+    return _short(msgspec.json.encode(described, order="sorted"))
 
 
 def _given(part: msgspec.Struct) -> dict[str, object]:

@@ -94,11 +94,11 @@ def describe_training_differences(training: Mapping[str, Mapping[str, Any]]) -> 
     """
     apart = different(training)
     keys = next(iter(apart.values()), {})
-    reported = [_reported(key, {method: values[key] for method, values in apart.items()}) for key in keys]
-    return f"**Training settings differ:** {'; '.join(reported)}." if reported else ""
+    differences = [_difference_text(key, {method: values[key] for method, values in apart.items()}) for key in keys]
+    return f"**Training settings differ:** {'; '.join(differences)}." if differences else ""
 
 
-def _reported(key: str, values: Mapping[str, str]) -> str:
+def _difference_text(key: str, values: Mapping[str, str]) -> str:
     (usual, _), *others = Counter(values.values()).most_common()
     lists = [f"{other} in {', '.join(it for it in values if values[it] == other)}" for other, _ in others]
     return f"`{key}` is {', '.join(lists)}, and {usual} for the others"
@@ -199,8 +199,8 @@ def _model_legend(runs: Sequence[KeptRun]) -> str:
     if not _has_others(runs):
         return ""
     metric = runs[0].metric
-    reported = " ".join(f"*{called(begins + metric)}*: {belongs_to(begins + metric)}." for begins in (OWN, VOTE))
-    return f"*{called(metric)}*: the job's global model, on the job's test set. {reported}"
+    explanations = " ".join(f"*{called(begins + metric)}*: {belongs_to(begins + metric)}." for begins in (OWN, VOTE))
+    return f"*{called(metric)}*: the job's global model, on the job's test set. {explanations}"
 
 
 def _best(it: KeptRun) -> float:

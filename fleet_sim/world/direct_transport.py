@@ -70,16 +70,16 @@ class Neighbours:
             out.moved(cost.given, cost.asked)
             into.moved(cost.asked, cost.given)
             out.broker.payload += both
-            giver.receive(lambda now: _count(giver, to, both, now))
+            giver.run_if_alive(lambda now: _count(giver, to, both, now))
             if taker.alive:
                 taker.node.store.blobs.put(content, ref.digest)
-                taker.receive(lambda now: _count(taker, source, both, now))
+                taker.run_if_alive(lambda now: _count(taker, source, both, now))
                 if wanted():
-                    taker.receive(lambda now: taker.node.inject(Pulled(ref.digest), now))
+                    taker.run_if_alive(lambda now: taker.node.inject(Pulled(ref.digest), now))
 
         def sign_of_life() -> None:
-            giver.receive(lambda now: _count(giver, to, 0, now))
-            taker.receive(lambda now: _count(taker, source, 0, now))
+            giver.run_if_alive(lambda now: _count(giver, to, 0, now))
+            taker.run_if_alive(lambda now: _count(taker, source, 0, now))
 
         for sign in range(1, int(cost.seconds // SIGN_OF_LIFE) + 1):
             self._world.later(sign * SIGN_OF_LIFE, sign_of_life)

@@ -253,12 +253,12 @@ class VirtualFleet(MemoryFleet):
         assert isinstance(answer, Send)  # noqa: S101
         assert isinstance(answer.message, Jobs)  # noqa: S101
         (view,) = answer.message.jobs
-        history = (*before, *self.reported(name, len(before)))
+        history = (*before, *self.evaluated_rounds(name, len(before)))
         if len(history) > view.round:  # the newest round was tested just now, and has no record yet
             view = msgspec.structs.replace(view, round=len(history), accuracy=history[-1].accuracy)
         return JobProgress(view, history)
 
-    def reported(self, name: str, since: int) -> list[RoundReport]:
+    def evaluated_rounds(self, name: str, since: int) -> list[RoundReport]:
         """Return the rounds of a job from a given one whose metrics are available."""
         state = self.job(name)
         rounds = state.history[since : state.visible_rounds]

@@ -190,8 +190,8 @@ class SimulatedNode:
         """Whether the node runs."""
         return self._alive
 
-    def receive(self, what: Callable[[float], None]) -> None:
-        """Pass an event to the node, if it still runs."""
+    def run_if_alive(self, what: Callable[[float], None]) -> None:
+        """Call `what` with the current time, if the node still runs."""
         if self._alive:
             what(self.world.now)
             self._schedule()

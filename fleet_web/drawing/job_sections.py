@@ -182,11 +182,11 @@ def arrangement(story: JobStory) -> Markup | None:
     curves = [Curve(MEASURES[name], story.across("round"), story.course(name), at) for at, name in enumerate(shares)]
     words = "; ".join(_measure_words(story, name) for name in story.measures)
     picture = chart(curves, "share", f"Arrangement measures of each round. {words}.", "round", whole=True)
-    reported = [
+    meanings = [
         part for name in story.measures for part in (tag("dt", MEASURES[name]), tag("dd", _meaning(story, name)))
     ]
     drawn = tag("div", tag("figure", picture, key(curves)), class_="charts")
-    return tag("div", drawn, tag("dl", *reported, class_="meanings"), class_="columns")
+    return tag("div", drawn, tag("dl", *meanings, class_="meanings"), class_="columns")
 
 
 def _measure_words(story: JobStory, name: str) -> str:

@@ -90,19 +90,19 @@ class ComparePage:
 
     def _drawn(self, comparison: RunComparison) -> Markup:
         longest = max((story.clocks[-1] for story in comparison.runs.values()), default=0.0)
-        metrics = [self._metric(comparison, metric, longest) for metric in comparison.metrics]
-        if not metrics:
+        charts = [self._chart(comparison, metric, longest) for metric in comparison.metrics]
+        if not charts:
             return tag("p", "No metrics were measured for these models.", class_="dim")
-        legend = key(self._of_metric(comparison, comparison.metrics[0], longest)[0], act="hide")
-        return joined([legend, tag("div", *metrics, class_="charts")])
+        legend = key(self._curves_of(comparison, comparison.metrics[0], longest)[0], act="hide")
+        return joined([legend, tag("div", *charts, class_="charts")])
 
-    def _metric(self, comparison: RunComparison, metric: str, longest: float) -> Markup:
-        curves, words = self._of_metric(comparison, metric, longest)
+    def _chart(self, comparison: RunComparison, metric: str, longest: float) -> Markup:
+        curves, words = self._curves_of(comparison, metric, longest)
         shown = [f"{name}: {course_words(story, metric)}" for name, story in comparison.runs.items()]
         picture = chart(curves, metric, " ".join(shown), words, whole=self._by == "round")
         return tag("figure", tag("figcaption", capital(called(metric))), picture, data_key=metric)
 
-    def _of_metric(self, comparison: RunComparison, metric: str, longest: float) -> tuple[list[Curve], str]:
+    def _curves_of(self, comparison: RunComparison, metric: str, longest: float) -> tuple[list[Curve], str]:
         curves, below = [], ACROSS[self._by]
         for look, (name, story) in enumerate(comparison.runs.items()):
             across, below = placed(story, self._by, longest)

@@ -122,9 +122,9 @@ class DeviceHistoryView:
     def _show_device(self, device: FleetDevice) -> None:
         now = self._source.now()
         self._state.text = state_text(device, now)
-        reported = [(word or "data", text) for word, text in device_lines(device, now)]
+        pairs = [(word or "data", text) for word, text in device_lines(device, now)]
         dated = device.first >= RUN_CLOCK  # a run in a folder has no dates
-        self._pairs.show([(word, text) for word, text in reported if dated or word not in {"state", "first seen"}])
+        self._pairs.show([(word, text) for word, text in pairs if dated or word not in {"state", "first seen"}])
 
     async def _show_releases(self, device: FleetDevice) -> None:
         """Show the releases that the device serves, and the state of their rollouts."""

@@ -231,8 +231,8 @@ def _many(things: Sized, word: str) -> str:
 def _site_row(site: str, counts: Counter[str], versions: set[str]) -> Row:
     offline = not any(counts[state] for state in STATES if state != "offline")
     name = Cell(f"{site} (offline)" if offline else site, tone="bad" if offline else "")
-    metrics = (Cell(f"{counts[state]:,}", tone="dim" if not counts[state] else "") for state in STATES)
-    return Row(site, (name, *metrics, Cell(", ".join(sorted(versions)[:5]) or "-")))
+    cells = (Cell(f"{counts[state]:,}", tone="dim" if not counts[state] else "") for state in STATES)
+    return Row(site, (name, *cells, Cell(", ".join(sorted(versions)[:5]) or "-")))
 
 
 async def fleet_page(source: Source) -> None:

@@ -66,8 +66,8 @@ class RunComparison:
         return row | (_reached(story, goal) if goal else {})
 
 
-def _best(metric: str, number: int) -> str:
-    return metric if metric == "-" else f"{metric} (round {number})"
+def _best(text: str, number: int) -> str:
+    return text if text == "-" else f"{text} (round {number})"
 
 
 def _reached(story: JobStory, goal: Goal) -> dict[str, str]:
@@ -90,9 +90,9 @@ def compared(runs: Mapping[str, JobStory]) -> RunComparison:
         raise ConfigError(f"{len(runs)} runs are too many: choose at most {MAX_RUNS}")
     kinds = {name: story.task.kind for name, story in runs.items()}
     if len(set(kinds.values())) > 1:
-        reported = "; ".join(f"{name}: {kind}" for name, kind in kinds.items())
+        described = "; ".join(f"{name}: {kind}" for name, kind in kinds.items())
         raise ConfigError(
-            f"these runs have different tasks without a common metric ({reported}): choose runs of one kind"
+            f"these runs have different tasks without a common metric ({described}): choose runs of one kind"
         )
     empty = _empty(runs)
     if empty:

@@ -140,8 +140,8 @@ def _past_tour(number: int, visits: Sequence[VisitNote]) -> Travel:
 
 def _past_hop(tries: Sequence[VisitNote]) -> TravelHop:
     planned = tries[0].device
-    reported = [HopTry(it.device, it.status, it.reason, it.seconds, spare=it.device != planned) for it in tries]
-    return TravelHop(planned, tuple(reported), over=True)
+    attempts = [HopTry(it.device, it.status, it.reason, it.seconds, spare=it.device != planned) for it in tries]
+    return TravelHop(planned, tuple(attempts), over=True)
 
 
 def present_tour(view: TourView) -> Travel:

@@ -69,7 +69,7 @@ class QuickSearch:
     def __init__(self, signatures: Table) -> None:
         self.signatures = signatures
         squares = np.einsum("nc,nc->n", signatures, signatures)
-        self._all_members = _SiteTable(np.arange(len(signatures)), signatures, squares, signatures.sum(axis=1))
+        self._all_devices = _SiteTable(np.arange(len(signatures)), signatures, squares, signatures.sum(axis=1))
         self._least = SHORT * squares.max(initial=0.0) or 1.0
         self._sites: dict[int, _SiteTable] = {}
         self._marked = np.zeros(len(signatures), bool)
@@ -80,7 +80,7 @@ class QuickSearch:
             table, allowed_there = self._at(site, allowed)
             scores = self._scores(total, table)[allowed_there]
         else:
-            scores = self._scores(total, self._all_members)[allowed]
+            scores = self._scores(total, self._all_devices)[allowed]
         return _first_best(scores, allowed)
 
     def _at(self, site: int, allowed: Rows) -> tuple[_SiteTable, Mask]:
@@ -92,8 +92,8 @@ class QuickSearch:
             self._marked[allowed] = False
             if np.count_nonzero(rows) == len(allowed):
                 return known, rows
-        all_members = self._all_members
-        table = _SiteTable(allowed, self.signatures[allowed], all_members.squares[allowed], all_members.sums[allowed])
+        everything = self._all_devices
+        table = _SiteTable(allowed, self.signatures[allowed], everything.squares[allowed], everything.sums[allowed])
         self._sites[site] = table
         return table, np.ones(len(allowed), bool)
 

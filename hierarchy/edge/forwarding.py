@@ -38,7 +38,7 @@ class Recalls:
         drop_oldest(self._known, MAX_WITHDRAWALS)
         return [Send(Address("device", name), message) for name in present]
 
-    def reported(self, device: str) -> list[Effect]:
+    def for_device(self, device: str) -> list[Effect]:
         """Return all withdrawals for a device that has come online."""
         return [Send(Address("device", device), message) for message in self._known.values()]
 

@@ -180,7 +180,7 @@ def check(work: Check, blobs: BlobStore, views: ExemplarViews = VIEWS) -> Passed
             return passed
         reports = work.task.objective.reports
         sums = {
-            name: _reported(name, work, blobs) if name in reports else _added(name, work, blobs, spec)
+            name: _report_vector(name, work, blobs) if name in reports else _added(name, work, blobs, spec)
             for name in promised(work.task)
         }
     except InvalidBlob as error:
@@ -226,7 +226,7 @@ def _judged(
 def _update(work: Check, before: Vector, after: Vector, spec: ModelSpec, known: bytes | None = None) -> Update:
     """Return the update with the digests that the exemplar view is cached by; `known` is the result's, if unchanged."""
     digest = known or (ref_of(after.astype("<f4", copy=False).tobytes()).digest if work.exemplars else b"")
-    return Update(before, after, (work.checkpoint["model"].digest, digest), spec.learned)
+    return Update(before, after, (work.checkpoint["model"].digest, digest), spec.trainable_size)
 
 
 def _longest(work: Check, update: Update, view: ExemplarView | None) -> float:
@@ -264,7 +264,7 @@ def _added(name: str, work: Check, blobs: BlobStore, spec: ModelSpec) -> Ref:
     return vectors.save(blobs, total, "float32", spec)
 
 
-def _reported(name: str, work: Check, blobs: BlobStore) -> Ref:
+def _report_vector(name: str, work: Check, blobs: BlobStore) -> Ref:
     """Return this device's report vector unchanged, if its length is right and its values are finite."""
     ref = work.result.get(name)
     if ref is None:

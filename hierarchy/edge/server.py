@@ -146,7 +146,7 @@ class EdgeServer:
                     return logged
                 # It may have lost its order, and missed withdrawals.
                 device = event.node.name
-                return [*logged, *self._recalls.reported(device), *self._visits.born(device, now)]
+                return [*logged, *self._recalls.for_device(device), *self._visits.born(device, now)]
             case Pulled():
                 return self._pulled(event.digest, now)
             case PullFailed():

@@ -74,16 +74,16 @@ def broker(
     ):
         # Before the ready message: a program that reads it may send SIGTERM at once.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        _notify(
+        _print_or_log(
             f"{running.kind} is listening on {running.host}:{running.port}; press Ctrl-C to stop it.", in_log=in_log
         )
         if not is_loopback(host):
-            _notify(_OPEN, in_log=in_log, warning=True)
+            _print_or_log(_OPEN, in_log=in_log, warning=True)
         while True:
             time.sleep(60.0)
 
 
-def _notify(text: str, *, in_log: bool, warning: bool = False) -> None:
+def _print_or_log(text: str, *, in_log: bool, warning: bool = False) -> None:
     """Print the text, or log it if logs are JSON."""
     if in_log:
         log.log(logging.WARNING if warning else logging.INFO, "%s", text)

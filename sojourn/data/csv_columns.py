@@ -269,8 +269,8 @@ def _find_target(
     at, label_source, by_name = _find_label(names, remaining, settings, request)
     guessed = settings.label is None and not by_name
     if request.kind == "regression":
-        reported = request.names if len(request.names) == 1 else ()
-        return CsvColumns(None, label_source, guessed, targets=(at,), target_names=reported), by_name
+        target_names = request.names if len(request.names) == 1 else ()
+        return CsvColumns(None, label_source, guessed, targets=(at,), target_names=target_names), by_name
     return CsvColumns(at, label_source, guessed), by_name
 
 

@@ -78,8 +78,8 @@ def _listed(settings: DataSettings, classes: tuple[str, ...] | None, task: TaskS
     folders = class_folders(root, needed=True)
     chosen = [folder for folder in folders if classes is None or folder.name in classes]
     absent = [folder.name for folder in folders if folder not in chosen]
-    reported = (f"folders of classes that the job does not list: {shorten(absent)}",) if absent else ()
-    return _by_folder(settings, chosen, reported)
+    skipped = (f"folders of classes that the job does not list: {shorten(absent)}",) if absent else ()
+    return _by_folder(settings, chosen, skipped)
 
 
 def class_folders(root: Path, *, needed: bool = False) -> list[Path]:
@@ -153,10 +153,10 @@ def _by_list(settings: DataSettings, request: ReadRequest) -> ImageList:
             found.append(row)
         else:
             absent.append(name)
-    reported = [f"{len(absent)} rows of {LIST_FILE} without an image: {shorten(absent)}"] if absent else []
+    skipped = [f"{len(absent)} rows of {LIST_FILE} without an image: {shorten(absent)}"] if absent else []
     kept = ImageList(tuple(root / files[row] for row in found), content)
     chosen = kept.with_pixels(np.empty((len(found), 0), np.uint8), found, [])
-    return replace(kept, content=replace(chosen, source=str(root), skipped=(*content.skipped, *reported)))
+    return replace(kept, content=replace(chosen, source=str(root), skipped=(*content.skipped, *skipped)))
 
 
 def _no_pixels(images: int) -> NDArray[np.uint8]:

@@ -271,8 +271,8 @@ def _flags_of_names(content: Content, classes: tuple[str, ...], keep: NDArray[np
                 table[row, place[part]] = 1.0
             else:
                 unknown.append(part)
-    reported = f"labels that the job does not list: {shorten(dict.fromkeys(unknown))}"
-    return FittedTargets(table[content.label_index], keep, (reported,) if unknown else ())
+    message = f"labels that the job does not list: {shorten(dict.fromkeys(unknown))}"
+    return FittedTargets(table[content.label_index], keep, (message,) if unknown else ())
 
 
 def _split_names(text: str) -> list[str]:

@@ -244,8 +244,8 @@ def _breaks(machine: NDArray[np.int64], time: NDArray[np.float64] | None) -> tup
 
 
 def _series_notes(series: Series) -> list[str]:
-    reported = [f"windows over {series.gaps:,} gaps in time"] if series.gaps else []
-    return [*reported, f"windows over {series.missing:,} rows with missing values"] if series.missing else reported
+    notes = [f"windows over {series.gaps:,} gaps in time"] if series.gaps else []
+    return [*notes, f"windows over {series.missing:,} rows with missing values"] if series.missing else notes
 
 
 def _channels(names: tuple[str, ...], count: int, task: TaskSpec, source: str) -> list[int]:

@@ -49,7 +49,7 @@ class ExemplarView:
     """The exemplars with one kit's graphs; results are cached by the digests of models."""
 
     def __init__(self, kit: Kit, graphs: Graphs, exemplars: Exemplars) -> None:
-        self._graphs, self._noise, self._learned = graphs, kit.noise, kit.model.learned
+        self._graphs, self._noise, self._trainable_size = graphs, kit.noise, kit.model.trainable_size
         x, y = exemplars.packed()
         rows = (
             np.linspace(0, len(y) - 1, MAX_EXEMPLARS).astype(np.int64) if len(y) > MAX_EXEMPLARS else np.arange(len(y))
@@ -57,8 +57,8 @@ class ExemplarView:
         if not len(y) or x.shape[1:] != kit.input.shape:
             raise InvalidBlob(f"{len(y)} exemplars of shape {x.shape[1:]} do not fit a model of {kit.input.shape}")
         self._x, self._y = graphs.features(exemplars.unpacked(x[rows])), exemplars.expected()[rows]
-        blind, learned = kit.learns.blind, TRAINED_OF_VALUES if kit.learns.kind in VALUES else TRAINED
-        self.learned, self.advanced, self.lost = learned * blind, ADVANCED * blind, LOST * blind
+        blind, trained = kit.learns.blind, TRAINED_OF_VALUES if kit.learns.kind in VALUES else TRAINED
+        self.trained, self.advanced, self.lost = trained * blind, ADVANCED * blind, LOST * blind
         """The losses below which a model counts as trained and as well advanced, and above which it counts as
         random."""
         self.guessing = GUESSING * blind
@@ -101,7 +101,7 @@ class ExemplarView:
             return sum(losses) / len(self._y)
 
     def _mean_gradient(self, vector: Vector) -> Vector:
-        total = np.zeros(self._learned)
+        total = np.zeros(self._trainable_size)
         with np.errstate(all="ignore"):
             for x, y, at in self._batches():
                 _, gradient = self._graphs.loss_and_gradient(vector, x, y, noise(0, at, len(y), self._noise))

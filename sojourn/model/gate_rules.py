@@ -81,20 +81,20 @@ def by_rule(why: str, setting: str) -> Refusal:
 class Update:
     """The models before and after an update, with their digests.
 
-    learned: the count of trained numbers, if not all. The difference and its norm cover only these: the state, such as
-    running statistics, follows the data, and its norm cannot be compared.
+    trainable_size: the count of trained numbers, if not all. The difference and its norm cover only these: the state,
+    such as running statistics, follows the data, and its norm cannot be compared.
     """
 
     before: Vector
     after: Vector
     digests: tuple[bytes, bytes]
-    learned: int | None = None
+    trainable_size: int | None = None
 
     @cached_property
     def difference(self) -> NDArray[np.float64]:
         """The difference of the trained numbers."""
         with np.errstate(all="ignore"):
-            return np.subtract(self.after[: self.learned], self.before[: self.learned], dtype=np.float64)
+            return np.subtract(self.after[: self.trainable_size], self.before[: self.trainable_size], dtype=np.float64)
 
     @property
     def norm(self) -> float:
@@ -112,7 +112,7 @@ class Update:
     def _norm(self) -> float:
         total = 0.0
         with np.errstate(all="ignore"):
-            after, before = self.after[: self.learned], self.before[: self.learned]
+            after, before = self.after[: self.trainable_size], self.before[: self.trainable_size]
             for at in range(0, len(after), BLOCK):
                 piece = np.subtract(after[at : at + BLOCK], before[at : at + BLOCK], dtype=np.float64)
                 total += float(piece @ piece)
@@ -132,7 +132,7 @@ def unsound_state(vector: Vector, spec: ModelSpec) -> str | None:
     """Return why a model's state is invalid (not finite, enormous, or a negative variance), or None."""
     if not spec.state:
         return None
-    state = vector[spec.learned :]
+    state = vector[spec.trainable_size :]
     if fault := not_finite(state, "the state"):
         return fault
     if state.size and (largest := float(np.abs(state).max())) > MAX_STATE:
@@ -182,7 +182,7 @@ def too_long(norm: float, longest: float) -> str | None:
 def rise_of(update: Update, view: ExemplarView) -> float:
     """Return the factor by which an update changes the loss on the exemplars; below 1 if it falls."""
     old, new = _losses(update, view)
-    before = max(old, view.learned) if math.isfinite(old) else math.inf
+    before = max(old, view.trained) if math.isfinite(old) else math.inf
     rise = new / before
     return rise if math.isfinite(rise) else math.inf
 

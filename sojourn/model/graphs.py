@@ -216,8 +216,8 @@ class Graphs:
         loss, gradient, *rest = self._session(use).run(outputs, feeds)
         state = rest[0] if rest else np.zeros(0, np.float32)
         _check_shape("loss", loss, ())
-        _check_shape("gradient", gradient, (model.learned,))
-        _check_shape("state", state, (model.size - model.learned,))
+        _check_shape("gradient", gradient, (model.trainable_size,))
+        _check_shape("state", state, (model.size - model.trainable_size,))
         return float(loss), gradient, state
 
     def _session(self, use: Use) -> onnxruntime.InferenceSession:
@@ -284,9 +284,9 @@ def probe_vector(sizes: Sequence[int], spread: Sequence[float] = (), state: int 
     `state` tensors are always 1 + 0.1 sin(i + 1), because a variance must be above 0.
     """
     if state:
-        learned, size = sizes[: len(sizes) - state], sum(sizes)
-        at = np.arange(sum(learned) + 1, size + 1, dtype=np.float64)
-        return np.concatenate([probe_vector(learned, spread), (1.0 + 0.1 * np.sin(at)).astype(np.float32)])
+        trainable, size = sizes[: len(sizes) - state], sum(sizes)
+        at = np.arange(sum(trainable) + 1, size + 1, dtype=np.float64)
+        return np.concatenate([probe_vector(trainable, spread), (1.0 + 0.1 * np.sin(at)).astype(np.float32)])
     size = sum(sizes)
     vector = np.empty(size, dtype=np.float32)
     block = 1 << 16
@@ -322,10 +322,10 @@ def _disagreement(probe: Probe, loss: float, gradient: Vector) -> str | None:
     return None
 
 
-def _disagreement_on_state(reported: Sequence[float], state: Vector) -> str | None:
+def _disagreement_on_state(expected: Sequence[float], state: Vector) -> str | None:
     if not state.size:
         return None
-    there = np.array(reported)
+    there = np.array(expected)
     apart = float(np.abs(state[state_indices(state.size)].astype(np.float64) - there).max())
     if not apart <= GRADIENT_TOLERANCE * float(np.abs(there).max()):
         return f"the state after the probe differs from the kit's by {apart:.3g}"

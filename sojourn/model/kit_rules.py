@@ -44,9 +44,9 @@ def task_errors(task: TaskSpec, input: InputSpec, classes: int) -> Iterator[str]
     if len(task.ranges) > MAX_NAMES or not all(low <= high and isfinite(high - low) for low, high in task.ranges):
         yield f"a task with {len(task.ranges)} ranges, or an invalid range"
     yield from _strata_errors(task.strata)
-    reported, there = {*map(len, task.strata.centres), *([1] if task.strata.edges else [])}, width(task, input)
-    if reported and reported != {there}:
-        yield f"strata by {max(reported)} numbers of a sample instead of {there}"
+    found, needed = {*map(len, task.strata.centres), *([1] if task.strata.edges else [])}, width(task, input)
+    if found and found != {needed}:
+        yield f"strata by {max(found)} numbers of a sample instead of {needed}"
     if task.kind in ("classification", "multilabel") and task.strata.count != classes:
         yield f"a task with {task.strata.count} strata for {classes} classes"
 
@@ -154,7 +154,7 @@ def _expected_signature(kit: Kit, use: Use) -> tuple[Tensors, Tensors]:
 def _training_signature(kit: Kit, use: Use) -> tuple[Tensors, Tensors]:
     """Return the inputs and outputs that one of the training graphs must have."""
     inputs = _loss_inputs(kit) | {f"noise_{at}": _rows(*shape) for at, shape in enumerate(kit.noise)}
-    learned, size, number = kit.model.learned, kit.model.size, TensorType(FLOAT, ())
+    trainable, size, number = kit.model.trainable_size, kit.model.size, TensorType(FLOAT, ())
     if use == "two_stream" and (streams := kit.two_stream):
         inputs |= {f"anchor_{at}": TensorType(FLOAT, (size,)) for at in range(streams.anchors)}
         inputs |= {f"scalar_{at}": number for at in range(streams.scalars)}
@@ -163,8 +163,8 @@ def _training_signature(kit: Kit, use: Use) -> tuple[Tensors, Tensors]:
         inputs |= {name: shapes.get(name, _tensor_type(kit.taken)) for name in kit.outliers.further}
     elif use == "soft":
         inputs["soft"] = _rows(len(kit.classes))
-    outputs = {"loss": number, "gradient": TensorType(FLOAT, (learned,))}
-    return inputs, outputs | ({"state": TensorType(FLOAT, (size - learned,))} if kit.model.state else {})
+    outputs = {"loss": number, "gradient": TensorType(FLOAT, (trainable,))}
+    return inputs, outputs | ({"state": TensorType(FLOAT, (size - trainable,))} if kit.model.state else {})
 
 
 def _loss_inputs(kit: Kit) -> Tensors:
@@ -284,12 +284,12 @@ def _probe_errors(kit: Kit) -> Iterator[str]:
         yield "a probe with too much noise"
     if not 1 <= len(probe.places) == len(probe.values) <= MAX_PROBE_ROWS:
         yield f"a probe with {len(probe.values)} values for {len(probe.places)} places"
-    if not all(0 <= place < kit.model.learned for place in probe.places):
+    if not all(0 <= place < kit.model.trainable_size for place in probe.places):
         yield "a probe with places outside the model"
     trained = len(kit.model.trainable_sizes)
     if len(probe.spread) not in (0, trained) or not all(map(isfinite, probe.spread)):
         yield f"a probe with spreads for {len(probe.spread)} of {trained} tensors, or an infinite spread"
-    if len(probe.state) != min(MAX_PROBE_STATE, kit.model.size - kit.model.learned):
+    if len(probe.state) != min(MAX_PROBE_STATE, kit.model.size - kit.model.trainable_size):
         yield f"a probe with {len(probe.state)} state values"
     if not 0 <= probe.noise_seed < 1 << 64:
         yield f"a probe with the seed {probe.noise_seed}"

@@ -71,8 +71,8 @@ def tally(task: TaskSpec, answer: BatchOutput, x: NDArray[np.generic], y: NDArra
 
 def metrics_of(task: TaskSpec, tally: Tally) -> dict[str, float]:
     """Return a release's metrics, the main one first; only a reconstruction has a loss."""
-    reported = metrics(task.kind, tally)
-    return reported if task.kind == "reconstruction" else {name: reported[name] for name in reported if name != "loss"}
+    found = metrics(task.kind, tally)
+    return found if task.kind == "reconstruction" else {name: found[name] for name in found if name != "loss"}
 
 
 def scores_of(answer: BatchOutput) -> Floats:
@@ -168,13 +168,13 @@ class ReleasePredictor(Predictor):
             self._check_scores(scores)
 
     def _check_scores(self, here: NDArray[np.float32]) -> None:
-        rows, reported = self.card.probe.rows, self.card.probe.scores
-        there = np.frombuffer(reported.values, dtype="<f4") if reported else np.zeros(0, np.float32)
-        if there.size != rows or not reported or not self.card.anomaly:
+        rows, expected = self.card.probe.rows, self.card.probe.scores
+        there = np.frombuffer(expected.values, dtype="<f4") if expected else np.zeros(0, np.float32)
+        if there.size != rows or not expected or not self.card.anomaly:
             raise ModelError(f"the card of {self.name} has no valid scores to compare with, or no threshold for them")
         if here.shape != (rows,):
             raise ModelError(f"{self.name} returns scores of shape {here.shape} instead of {(rows,)}")
-        self._compare(here, there, reported.atol, "scores")
+        self._compare(here, there, expected.atol, "scores")
 
     def _compare(self, here: NDArray[np.float32], there: NDArray[np.float32], most: float, what: str) -> None:
         apart = np.abs(here.astype(np.float64) - there)

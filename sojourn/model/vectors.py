@@ -37,7 +37,7 @@ def encode(vector: NDArray[np.float32], encoding: str, spec: ModelSpec) -> bytes
     """Encode a vector."""
     if encoding == "float32":
         return bytes(_bytes_of(vector))
-    vector, state = vector[: spec.learned], bytes(_bytes_of(vector[spec.learned :]))
+    vector, state = vector[: spec.trainable_size], bytes(_bytes_of(vector[spec.trainable_size :]))
     if encoding == "float16":
         limit = float(np.finfo(np.float16).max)
         # Clip large numbers, but keep non-finite ones, so that the gate detects them.
@@ -53,18 +53,18 @@ def encode(vector: NDArray[np.float32], encoding: str, spec: ModelSpec) -> bytes
 
 def decode(data: bytes, encoding: str, spec: ModelSpec) -> NDArray[np.float32]:
     """Decode a vector; raise InvalidBlob if the length does not fit the spec."""
-    sizes, learned = spec.trainable_sizes, spec.learned
-    state = 4 * (spec.size - learned)
-    expected = {"float32": 4 * learned, "float16": 2 * learned, "int8": 4 * len(sizes) + learned}
+    sizes, trainable = spec.trainable_sizes, spec.trainable_size
+    state = 4 * (spec.size - trainable)
+    expected = {"float32": 4 * trainable, "float16": 2 * trainable, "int8": 4 * len(sizes) + trainable}
     if encoding not in expected or len(data) != expected[encoding] + state:
         raise InvalidBlob(f"{len(data)} bytes are not a {encoding} vector of {spec.size} numbers")
     if encoding == "float32":
         return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
     if encoding == "float16":
-        numbers = np.frombuffer(data, "<f2", learned).astype(np.float32)
+        numbers = np.frombuffer(data, "<f2", trainable).astype(np.float32)
     else:
         scales = np.frombuffer(data, "<f4", len(sizes))
-        whole = np.frombuffer(data, np.int8, learned, offset=4 * len(sizes))
+        whole = np.frombuffer(data, np.int8, trainable, offset=4 * len(sizes))
         numbers = whole.astype(np.float32) * np.repeat(scales.astype(np.float32), sizes)
     if not state:
         return numbers
@@ -74,20 +74,20 @@ def decode(data: bytes, encoding: str, spec: ModelSpec) -> NDArray[np.float32]:
 def difference(after: NDArray[np.float32], before: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
     """Return a delta: the change of the trained numbers, and the new state."""
     found = after - before
-    found[spec.learned :] = after[spec.learned :]
+    found[spec.trainable_size :] = after[spec.trainable_size :]
     return found
 
 
 def apply_delta(before: NDArray[np.float32], delta: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
     """Return the model after a delta."""
     found = before + delta
-    found[spec.learned :] = delta[spec.learned :]
+    found[spec.trainable_size :] = delta[spec.trainable_size :]
     return found
 
 
-def padded(learned: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
+def padded(trained: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
     """Extend a vector over the trained numbers to the length of the model, with zeros for the state."""
-    return np.concatenate([learned, np.zeros(spec.size - len(learned), np.float32)]) if spec.state else learned
+    return np.concatenate([trained, np.zeros(spec.size - len(trained), np.float32)]) if spec.state else trained
 
 
 def load(blobs: BlobStore, ref: Ref, spec: ModelSpec) -> NDArray[np.float32]:

@@ -84,7 +84,7 @@ def measure(kit: Kit, batch: int, *, seconds: float = 1.0, threads: int = 1) -> 
     while len(taken) < MIN_STEPS or sum(taken) < seconds:
         began = perf_counter()
         _, gradient = graphs.loss_and_gradient(w, x, y, drawn)
-        w[: kit.model.learned] -= np.float32(1e-6) * gradient
+        w[: kit.model.trainable_size] -= np.float32(1e-6) * gradient
         taken.append(perf_counter() - began)
     return statistics.median(taken)
 

@@ -95,7 +95,7 @@ class _Recovery:
         if not complete:
             self._machine.reserve_newer_attempts(boots)
         self._store.snapshot(self._machine.snapshot())
-        self._notify(complete=complete)
+        self._log_outcome(complete=complete)
 
     def _refuse_newer(self) -> None:
         """Raise StoreError for an intact record of an unknown kind: a newer version wrote it."""
@@ -149,7 +149,7 @@ class _Recovery:
         self._store.quarantine(entry, reason[:2000])
         self._quarantined.append((entry, reason))
 
-    def _notify(self, *, complete: bool) -> None:
+    def _log_outcome(self, *, complete: bool) -> None:
         place = self._store.place
         for entry, reason in self._quarantined[:MAX_NAMED_RECORDS]:
             meaning = self._meanings.get(entry.kind, "")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from sojourn.protocol.limits import Metric, Number, Samples
+from sojourn.protocol.limits import FiniteFloat, Number, Samples
 from sojourn.protocol.task import Shape
 from sojourn.text import clean
 
@@ -35,8 +35,8 @@ class Quantity(msgspec.Struct, frozen=True, omit_defaults=True):
     """A quantity that may be predicted: its name, and its smallest and largest value here."""
 
     name: ClassName = ""
-    low: Metric | None = None
-    high: Metric | None = None
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
 
     def text(self) -> str:
         """Return the quantity as text."""
@@ -68,8 +68,8 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     samples: Samples = 0
     shape: Shape = ()
     dtype: ClassName = ""
-    low: Metric | None = None
-    high: Metric | None = None
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
     classes: Annotated[tuple[ClassName, ...], msgspec.Meta(max_length=CLASSES)] = ()
     counts: Annotated[tuple[Number, ...], msgspec.Meta(max_length=CLASSES)] = ()
     class_count: Number = 0
@@ -93,18 +93,18 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
     def shared(self, shares: tuple[str, ...]) -> DataSummary:
         """Return what others may know: samples, shape, source of labels, warnings, and values and classes if shared."""
-        reported: DataSummary = msgspec.structs.replace(self, warnings=self.warnings[:_SHARED_WARNINGS])
+        shared: DataSummary = msgspec.structs.replace(self, warnings=self.warnings[:_SHARED_WARNINGS])
         if RANGE not in shares:
-            bare = tuple(Quantity(each.name) for each in reported.targets)
-            reported = msgspec.structs.replace(reported, low=None, high=None, targets=bare)
+            bare = tuple(Quantity(each.name) for each in shared.targets)
+            shared = msgspec.structs.replace(shared, low=None, high=None, targets=bare)
         if COUNTS not in shares:
-            reported = msgspec.structs.replace(reported, counts=())
+            shared = msgspec.structs.replace(shared, counts=())
         if not {NAMES, COUNTS}.intersection(shares):
-            nameless = tuple(Quantity("", each.low, each.high) for each in reported.targets) if RANGE in shares else ()
-            return msgspec.structs.replace(reported, classes=(), class_count=0, targets=nameless)
-        fit, some = _fitting(reported.classes), _fitting(tuple(each.name for each in reported.targets))
+            nameless = tuple(Quantity("", each.low, each.high) for each in shared.targets) if RANGE in shares else ()
+            return msgspec.structs.replace(shared, classes=(), class_count=0, targets=nameless)
+        fit, some = _fitting(shared.classes), _fitting(tuple(each.name for each in shared.targets))
         return msgspec.structs.replace(
-            reported, classes=reported.classes[:fit], counts=reported.counts[:fit], targets=reported.targets[:some]
+            shared, classes=shared.classes[:fit], counts=shared.counts[:fit], targets=shared.targets[:some]
         )
 
     def _samples_line(self) -> str:

@@ -68,11 +68,11 @@ Duration = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 """Seconds since 1970 on the sender's clock."""
 Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e6 * MAX_SECONDS)]
-Metric = Annotated[float, msgspec.Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+FiniteFloat = Annotated[float, msgspec.Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Norm = Annotated[float, msgspec.Meta(ge=0, le=MAX_NORM)]
 Portion = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Metrics = Annotated[dict[MetricName, Metric], msgspec.Meta(max_length=32)]
-Signature = Annotated[tuple[Metric, ...], msgspec.Meta(max_length=4096)]
+Metrics = Annotated[dict[MetricName, FiniteFloat], msgspec.Meta(max_length=32)]
+Signature = Annotated[tuple[FiniteFloat, ...], msgspec.Meta(max_length=4096)]
 
 
 class Known(NamedTuple):

@@ -134,15 +134,15 @@ def unlike(mandate: Mandate, job: str, kit: bytes, task: Task) -> str | None:
     return None
 
 
-def beyond(mandate: Mandate, vectors: Mapping[str, Any], metrics: int) -> str | None:
+def beyond(mandate: Mandate, vectors: Mapping[str, Any], signature_size: int) -> str | None:
     """Return how a result exceeds what a mandate lets a device return, or None; `vectors` are references by name."""
     for name, ref in vectors.items():
         if name not in mandate.returns:
             return f"the vector {name!r} may not leave this device"
         if ref.size > mandate.returns[name]:
             return f"the vector {name!r} has {ref.size} bytes, but only {mandate.returns[name]} may leave this device"
-    if metrics > mandate.metrics:
-        return f"{metrics} numbers describe the data here, but only {mandate.metrics} may leave this device"
+    if signature_size > mandate.metrics:
+        return f"{signature_size} numbers describe the data here, but only {mandate.metrics} may leave this device"
     return None
 
 

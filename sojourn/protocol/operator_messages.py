@@ -11,11 +11,11 @@ from sojourn.protocol.limits import (
     Accuracy,
     Bytes,
     Duration,
+    FiniteFloat,
     Hop,
     Identity,
     Label,
     LongText,
-    Metric,
     Moment,
     Name,
     Number,
@@ -137,7 +137,7 @@ class VisitNote(msgspec.Struct, frozen=True):
     reason: Text
     samples: Samples
     seconds: Duration
-    loss: Metric | None = None
+    loss: FiniteFloat | None = None
     """The loss on the device's own data, as it reported."""
 
 

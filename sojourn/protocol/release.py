@@ -14,11 +14,11 @@ from sojourn.protocol.limits import (
     Digest,
     Duration,
     Ed25519Signature,
+    FiniteFloat,
     Identity,
     Label,
     LongText,
     Measure,
-    Metric,
     MetricName,
     Microseconds,
     Moment,
@@ -104,7 +104,7 @@ class AnomalyRule(msgspec.Struct, frozen=True):
     """
 
     quantile: Quantile
-    threshold: Metric
+    threshold: FiniteFloat
     samples: Number
 
 

@@ -63,7 +63,7 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         return tuple(slice(end - size, end) for size, end in zip(self.sizes, accumulate(self.sizes), strict=True))
 
     @cached_property
-    def learned(self) -> int:
+    def trainable_size(self) -> int:
         """The number of trained parameters in the vector; the rest is state."""
         return sum(self.trainable_sizes)
 

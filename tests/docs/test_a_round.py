@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "a-round.md").read_text(encoding="utf-8")
-REPORTED = re.findall(r"^\| `([\w.]+)` \| `([\w/]+\.py)` \|", PAGE, re.MULTILINE)
+LISTED = re.findall(r"^\| `([\w.]+)` \| `([\w/]+\.py)` \|", PAGE, re.MULTILINE)
 SEED = 1811
 """A seed that no other test uses: results of other tests are cached, not trained again."""
 
@@ -36,15 +36,15 @@ def calls_of_a_round() -> list[tuple[str, str]]:
     finally:
         sys.setprofile(before)
     assert (done.state.status, len(done.state.history)) == ("done", 2)
-    planned = [at for at, call in enumerate(calls) if call == REPORTED[0]]
+    planned = [at for at, call in enumerate(calls) if call == LISTED[0]]
     return calls[planned[-1] :]
 
 
 def test_page_lists_functions_of_a_round_in_call_order() -> None:
-    assert len(REPORTED) > 40
+    assert len(LISTED) > 40
     rest = iter(calls_of_a_round())
-    for reported in REPORTED:
-        assert reported in rest, f"{reported[0]} of {reported[1]} is not called here: what has become of it?"
+    for function in LISTED:
+        assert function in rest, f"{function[0]} of {function[1]} is not called here: what has become of it?"
 
 
 def test_named_records_and_messages_exist() -> None:

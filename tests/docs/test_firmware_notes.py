@@ -59,10 +59,10 @@ def test_page_names_its_profile(board: str) -> None:
 )
 def test_visit_times_match_the_profile(board: str, row: str, epochs: int, warm: bool) -> None:
     device = PROFILES[board].device
-    for (samples, cost), reported in zip(WORKLOADS, listed_times(PAGES[PAGE_OF[board]], row), strict=True):
+    for (samples, cost), listed in zip(WORKLOADS, listed_times(PAGES[PAGE_OF[board]], row), strict=True):
         steps = -(-samples // BATCH)
         found = training_seconds(device, cost=cost, steps=steps * epochs, batch=samples / steps, warm=warm)
-        assert reported == pytest.approx(found, rel=0.1, abs=0.006)
+        assert listed == pytest.approx(found, rel=0.1, abs=0.006)
 
 
 def test_table_has_a_row_for_every_page() -> None:

@@ -50,10 +50,10 @@ def a_network() -> list[str]:
 def test_readme_leads_from_a_clone_to_a_custom_model(clone: Path) -> None:
     command = [*a_network(), sys.executable, "-m", "tests.docs.walk", str(clone)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    reported = json.loads(done.stdout)
-    failed = [each for each in reported if each["code"] not in (0, None)]
+    steps = json.loads(done.stdout)
+    failed = [each for each in steps if each["code"] not in (0, None)]
     assert (done.returncode, failed) == (0, []), done.stderr
-    output = {each["command"]: each["output"] for each in reported}
+    output = {each["command"]: each["output"] for each in steps}
     assert "60 samples" in output["sojourn agent preflight --name pi-1 --data photos/pi-1 --job job.toml"]
     assert "job pets: done, 5 rounds are done" in output["sojourn job submit job.toml --watch"]
     assert "pets 1 is done; 2 serving" in next(text for typed, text in output.items() if "release rollout" in typed)

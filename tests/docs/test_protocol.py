@@ -428,11 +428,11 @@ def listed_limit(number: float | None) -> str:
 def test_documented_limits_match_the_code(name):
     types = dict(re.findall(r"^\| `(\w+)` \| ([^|\n]*) \| [^|]+ \| [^|\n]*\|$", section(name), re.MULTILINE))
     for field in fields_of(STRUCTURES[name]):
-        reported = types[field.encode_name]
+        listed = types[field.encode_name]
         if isinstance(field.type, msgspec.inspect.LiteralType):
-            assert set(re.findall(r"`([^`]+)`", reported)) == set(field.type.values)
+            assert set(re.findall(r"`([^`]+)`", listed)) == set(field.type.values)
         elif wanted := listed_type(field.type):
-            assert reported == wanted
+            assert listed == wanted
 
 
 @pytest.mark.parametrize("name", sorted(STRUCTURES))
@@ -454,13 +454,13 @@ def test_every_structure_is_documented():
 
 
 def test_objective_table_matches_the_code():
-    reported = {
+    listed = {
         name: (set(re.findall(r"`(\w+)`", receives)), set(re.findall(r"`([\w-]+)`", returns)), bool(keeps.strip()))
         for name, receives, returns, keeps in re.findall(
             r"^\| `([\w-]+)` \|[^|\n]+\|([^|\n]*)\|([^|\n]*)\|([^|\n]*)\|$", section("Objective"), re.MULTILINE
         )
     }
-    assert reported == {
+    assert listed == {
         form.__struct_config__.tag: (
             received_by(form),
             {*form.returns, *form.reports},
@@ -498,11 +498,11 @@ def test_every_enum_value_is_described():
 
 
 def test_sender_and_receiver_roles_match_the_code():
-    reported: dict[str, frozenset[tuple[str, str]]] = {}
+    listed: dict[str, frozenset[tuple[str, str]]] = {}
     for kinds, ways in re.findall(r"^\| (`[^|]+`) \| (\w+ → [^|]+) \|$", PAGE, re.MULTILINE):
         pairs = frozenset(tuple(way.split(" → ")) for way in ways.split(", "))
-        reported |= dict.fromkeys(re.findall(r"`([a-z-]+)`", kinds), pairs)
-    assert reported == {name: form.routes for name, form in MESSAGES.items()}
+        listed |= dict.fromkeys(re.findall(r"`([a-z-]+)`", kinds), pairs)
+    assert listed == {name: form.routes for name, form in MESSAGES.items()}
 
 
 def test_answer_of_every_request_matches_the_code():

@@ -95,14 +95,14 @@ def test_documented_volume_matches_visits_and_tours(each: Named) -> None:
     extra = [name for name in each.strategy.objective.receives if name != "generator"]
     vectors = 2 * (1 + len(extra))
     # A number of transfers as (number, symbols): 0.2·N is (0.2, N), and 2NP is (2, NP).
-    by_visit, by_tour = (metric(side) for side in re.fullmatch(r"([^ ]+) \(([^)]+)\).*", visits).groups())  # type: ignore[union-attr]
-    at_sites, to_cloud = (metric(side) for side in volume.split(", "))
+    by_visit, by_tour = (count_of(side) for side in re.fullmatch(r"([^ ]+) \(([^)]+)\).*", visits).groups())  # type: ignore[union-attr]
+    at_sites, to_cloud = (count_of(side) for side in volume.split(", "))
     assert at_sites[0] == pytest.approx(vectors * by_visit[0])
     assert to_cloud[0] == pytest.approx(vectors * by_tour[0])
     assert (at_sites[1], to_cloud[1]) == (by_visit[1] + "P", by_tour[1] + "P")
 
 
-def metric(text: str) -> tuple[float, str]:
+def count_of(text: str) -> tuple[float, str]:
     number, symbols = re.fullmatch(r"([\d.]*)(.*)", text.replace("·", "")).groups()  # type: ignore[union-attr]
     return float(number or 1), symbols
 
@@ -165,7 +165,7 @@ def known_words() -> set[str]:
         "Moment",
     }
     optional = {"wanted_sets(number, devices)", "rearranges(number)", 'sojourn.randomness.generator(seed, "a name")'}
-    reported = {
+    shown = {
         "show",
         "sojourn strategies",
         "sojourn strategies show fedseq",
@@ -188,7 +188,7 @@ def known_words() -> set[str]:
         | lists
         | seen
         | optional
-        | reported
+        | shown
         | metrics
         | own_part
         | modes
@@ -201,7 +201,7 @@ def known_words() -> set[str]:
 
 def test_every_name_on_the_page_exists() -> None:
     known = known_words()
-    fields = {reported for _, _, form in FORMS_OF for reported in re.findall(r"`([^`]+)`", listed_fields(form))}
+    fields = {name for _, _, form in FORMS_OF for name in re.findall(r"`([^`]+)`", listed_fields(form))}
     fields |= set(re.findall(r"`([^`]+)`", listed_fields(parts.Training)))
     strange = []
     for word in re.findall(r"`([^`]+)`", PROSE):

@@ -134,11 +134,11 @@ def test_objectives_match_the_page(vector, form):
 
 
 def test_every_built_in_objective_has_a_vector():
-    reported = set(re.findall(r"^#### Objective `([\w-]+)`$", PAGE, re.MULTILINE))
+    listed = set(re.findall(r"^#### Objective `([\w-]+)`$", PAGE, re.MULTILINE))
     in_graphs = {"feature-match", "mmd", "moon", "fusion"}  # a device computes none of these itself
     # A device with a personal model follows the plain gradient, or a graph's; only its start differs.
     starts = {"local-norms", "common", "echo", "outliers", "generated"}
-    assert {vector["objective"]["name"] for vector in VECTORS["objectives"]} == reported - {"own", *in_graphs, *starts}
+    assert {vector["objective"]["name"] for vector in VECTORS["objectives"]} == listed - {"own", *in_graphs, *starts}
 
 
 @pytest.mark.parametrize("vector", VECTORS["scales"], ids=str)
@@ -172,14 +172,14 @@ class Pool:
     def __init__(self, vector: dict[str, Any]) -> None:
         self.asked, self.training, self.seed = vector["objective"], vector["training"], vector["seed"]
         self.x, self.y = np.array([numbers(row) for row in vector["x"]]), np.array(vector["y"])
-        self.learned, self.held_out = PAGES["split"](len(self.y), self.asked["validation"])
+        self.training, self.held_out = PAGES["split"](len(self.y), self.asked["validation"])
         self.steps = 0
 
     def train(self, w: Any, epochs: int, name: str, first: Any = None) -> Any:
         """Return the model after each epoch; without the pool's first model, along the plain gradient."""
         seed, mean, optimiser = PAGES["derive"](self.seed, name), w, Optimiser(self.training, w)
         for epoch in range(epochs):
-            places = [self.learned[at] for at in PAGES["order"](seed, epoch, len(self.learned))]
+            places = [self.training[at] for at in PAGES["order"](seed, epoch, len(self.training))]
             for at in range(0, len(places), self.training["batch"]):
                 away = w - self.x[places[at : at + self.training["batch"]]]
                 d, loss = away.mean(axis=0), float(np.sum(away**2, axis=1).mean() / 2)

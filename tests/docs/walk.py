@@ -38,7 +38,7 @@ class Walk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.reported: list[dict[str, object]] = []
+        self.steps: list[dict[str, object]] = []
         self.terminals: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self.environment = {**os.environ, "HOME": str(folder / "home"), "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
         self.environment.pop("XDG_DATA_HOME", None)
@@ -62,7 +62,7 @@ class Walk:
     def type_in(self, command: str) -> None:
         """Run one command: a role stays in its terminal; other commands are waited for."""
         shell = ["bash", "-c", f". .venv/bin/activate && exec {command}" if not command.startswith(". ") else command]
-        log = self.folder / f"terminal-{len(self.reported)}.log"
+        log = self.folder / f"terminal-{len(self.steps)}.log"
         edges = [log for command, _, log in self.terminals if command.startswith("sojourn edge")]
         seen = {edge: len(edge.read_text()) for edge in edges}
         with log.open("wb") as output:
@@ -82,10 +82,10 @@ class Walk:
                 (name,) = re.findall(r"--name (\S+)", command)
                 for edge, before in seen.items():
                     self.wait_for(edge, f"device {name} is online", before)
-            self.reported.append({"command": command, "code": None, "output": ""})
+            self.steps.append({"command": command, "code": None, "output": ""})
             return
         code = started.wait(WHOLE)
-        self.reported.append({"command": command, "code": code, "output": log.read_text()})
+        self.steps.append({"command": command, "code": code, "output": log.read_text()})
         if code:
             self.give_up()
 
@@ -94,27 +94,25 @@ class Walk:
         try:
             wait_until(lambda: words in log.read_text()[start:], f"{words!r}", log.read_text)
         except AssertionError as error:
-            self.reported.append({"command": f"waiting for {words!r}", "code": 1, "output": str(error)})
+            self.steps.append({"command": f"waiting for {words!r}", "code": 1, "output": str(error)})
             self.give_up()
 
     def stop(self, which: str = "sojourn") -> None:
         """Send Ctrl-C in the terminals of these commands, the last one first."""
         for command, started, log in reversed([each for each in self.terminals if each[0].startswith(which)]):
             started.send_signal(signal.SIGINT)
-            self.reported.append(
-                {"command": f"Ctrl-C: {command}", "code": started.wait(LIMIT), "output": log.read_text()}
-            )
+            self.steps.append({"command": f"Ctrl-C: {command}", "code": started.wait(LIMIT), "output": log.read_text()})
         self.terminals = [each for each in self.terminals if not each[0].startswith(which)]
 
     def give_up(self) -> None:
         """End after a failed command, and show every terminal."""
         self.stop()
-        self.notify()
+        self.print_steps()
         sys.exit(1)
 
-    def notify(self) -> None:
+    def print_steps(self) -> None:
         """Print the results as JSON."""
-        sys.stdout.write(json.dumps(self.reported))
+        sys.stdout.write(json.dumps(self.steps))
 
 
 def commands(heading: str) -> list[str]:
@@ -159,7 +157,7 @@ def main(folder: Path) -> None:
             .replace(ADDRESS, address)
         )
     walk.stop()
-    walk.notify()
+    walk.print_steps()
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Bench:
         self.records: list[bytes] = []
         self.work = "none yet"
 
-    def notify(self, event, now=0.0) -> list[Any]:
+    def handle(self, event, now=0.0) -> list[Any]:
         effects = self.agent.handle(event, now)
         self.note(effects)
         return without_steps(effects)
@@ -60,13 +60,13 @@ class Bench:
         return replayed(Agent("d", self.offer, **self.kwargs), self.records, cut)
 
     def ask(self, message, now=0.0, sender=EDGE) -> list[Any]:
-        return self.notify(Received(sender, EPOCH, message), now)
+        return self.handle(Received(sender, EPOCH, message), now)
 
     def take(self, message: Visit, now=0.0) -> None:
         """Send an order, and deliver its blobs."""
         self.ask(message, now)
-        self.notify(Pulled(KIT.digest), now)
-        self.notify(Pulled(message.vectors["model"].digest), now)
+        self.handle(Pulled(KIT.digest), now)
+        self.handle(Pulled(message.vectors["model"].digest), now)
 
     def finish(self, now=0.0, **how) -> list[Any]:
-        return self.notify(WorkDone(self.work, trained(**how)), now)
+        return self.handle(WorkDone(self.work, trained(**how)), now)

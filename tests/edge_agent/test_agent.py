@@ -47,14 +47,14 @@ def test_visit_from_start_to_end() -> None:
     effects = bench.ask(visit())
     assert kinds(effects) == ["Append", "Pull", "Pull"]
     assert bench.agent.wake_at() == 0.0
-    assert sends(bench.notify(TimerFired())) == [Progress(visit_id(), "fetching", 0, 0)]
-    assert bench.notify(Pulled(KIT.digest), 0.1) == []
-    assert bench.notify(Pulled(MODEL.digest), 0.2) == [StartWork("job/1/0/0/1.1", Train(visit(), {}))]
+    assert sends(bench.handle(TimerFired())) == [Progress(visit_id(), "fetching", 0, 0)]
+    assert bench.handle(Pulled(KIT.digest), 0.1) == []
+    assert bench.handle(Pulled(MODEL.digest), 0.2) == [StartWork("job/1/0/0/1.1", Train(visit(), {}))]
     assert bench.agent.wake_at() == 0.2
-    assert sends(bench.notify(TimerFired(), 0.2)) == [Progress(visit_id(), "training", 0, 0)]
-    assert bench.notify(WorkProgress("job/1/0/0/1.1", 3, 9), 0.5) == []
+    assert sends(bench.handle(TimerFired(), 0.2)) == [Progress(visit_id(), "training", 0, 0)]
+    assert bench.handle(WorkProgress("job/1/0/0/1.1", 3, 9), 0.5) == []
     assert bench.agent.wake_at() == 1.2
-    assert sends(bench.notify(TimerFired(), 1.2)) == [Progress(visit_id(), "training", 3, 9)]
+    assert sends(bench.handle(TimerFired(), 1.2)) == [Progress(visit_id(), "training", 3, 9)]
     effects = bench.finish(2.0)
     answer = Visited(visit_id(), {"model": RESULT}, 5, {"loss": 0.5})
     assert effects[0] == Append(VisitTrained("job/1/0/0", answer, {}), sync=True, blobs=(RESULT.digest,))
@@ -69,11 +69,11 @@ def test_visit_from_start_to_end() -> None:
 def test_visit_finished_instantly_sends_no_progress() -> None:
     bench = Bench()
     bench.take(visit())
-    assert [type(message) for message in sends(bench.notify(TimerFired()))] == [Progress]
+    assert [type(message) for message in sends(bench.handle(TimerFired()))] == [Progress]
     again = Bench()
     again.take(visit())
     assert [type(message) for message in sends(again.finish(0.0))] == [Visited]
-    assert again.notify(TimerFired()) == []
+    assert again.handle(TimerFired()) == []
     assert again.agent.wake_at() == 1.0
 
 
@@ -84,9 +84,9 @@ def test_result_is_resent_until_settled() -> None:
     times = []
     for _ in range(4):
         times.append(bench.agent.wake_at())
-        assert sends(bench.notify(TimerFired(), times[-1])) == [answer]
+        assert sends(bench.handle(TimerFired(), times[-1])) == [answer]
     assert times == [1, 3, 7, 15]
-    assert sends(bench.notify(LinkUp(), 16.0)) == [answer]
+    assert sends(bench.handle(LinkUp(), 16.0)) == [answer]
     assert RESULT.digest in bench.agent.live()
     bench.ask(Discarded(visit_id(), "late"))
     assert bench.agent.wake_at() is None
@@ -173,7 +173,7 @@ def test_cancelled_visit_is_ended(message) -> None:
     bench = Bench()
     bench.take(visit())
     assert kinds(bench.ask(message)) == ["Append", "CancelWork"]
-    assert bench.notify(TimerFired(), 5.0) == []
+    assert bench.handle(TimerFired(), 5.0) == []
 
 
 def test_only_the_requesting_edge_server_can_settle_a_visit() -> None:
@@ -213,9 +213,9 @@ def test_only_accepted_visits_commit_memory() -> None:
 def test_failed_worker_gets_one_retry() -> None:
     bench = Bench()
     bench.take(visit())
-    effects = bench.notify(WorkFailed(bench.work, "failed", "killed"))
+    effects = bench.handle(WorkFailed(bench.work, "failed", "killed"))
     assert any(isinstance(effect, StartWork) for effect in effects)
-    effects = bench.notify(WorkFailed(bench.work, "failed", "killed"))
+    effects = bench.handle(WorkFailed(bench.work, "failed", "killed"))
     assert sends(effects) == [Declined(visit_id(), "failed", "killed")]
     assert effects[0] == Append(VisitEnded("job/1/0/0", False), sync=False)
     assert sends(bench.ask(visit())) == [Declined(visit_id(), "failed", "killed")]
@@ -227,15 +227,15 @@ def test_failed_worker_gets_one_retry() -> None:
 def test_other_failures_are_declined_at_once(reason) -> None:
     bench = Bench()
     bench.take(visit())
-    assert sends(bench.notify(WorkFailed(bench.work, reason, "x" * 5000))) == [Declined(visit_id(), reason, "x" * 2000)]
+    assert sends(bench.handle(WorkFailed(bench.work, reason, "x" * 5000))) == [Declined(visit_id(), reason, "x" * 2000)]
 
 
 @pytest.mark.parametrize(("why", "output"), [("gone", "gone"), ("disk", "disk")])
 def test_unavailable_blob_is_declined(why, output) -> None:
     bench = Bench()
     bench.ask(visit())
-    assert bench.notify(PullFailed(bytes(32), why)) == []
-    assert [message.reason for message in sends(bench.notify(PullFailed(MODEL.digest, why)))] == [output]
+    assert bench.handle(PullFailed(bytes(32), why)) == []
+    assert [message.reason for message in sends(bench.handle(PullFailed(MODEL.digest, why)))] == [output]
     assert bench.agent.state.held == {}
 
 
@@ -268,8 +268,8 @@ def test_large_model_is_declined_before_any_transfer(known: bool) -> None:
 def test_hanging_worker_sends_no_progress() -> None:
     bench = Bench()
     bench.take(visit(), 0.0)
-    assert sends(bench.notify(TimerFired(), 30.0))
-    assert sends(bench.notify(TimerFired(), 61.0)) == []
+    assert sends(bench.handle(TimerFired(), 30.0))
+    assert sends(bench.handle(TimerFired(), 61.0)) == []
     assert bench.agent.wake_at() is None
 
 
@@ -277,10 +277,10 @@ def test_prepare_warms_up_an_idle_worker() -> None:
     bench = Bench()
     assert bench.ask(Prepare("job", KIT, TASK)) == [Pull(KIT, EDGE)]
     assert bench.agent.live() == {KIT.digest}
-    assert bench.notify(Pulled(KIT.digest)) == [StartWork("warm", Warm(KIT, TASK))]
+    assert bench.handle(Pulled(KIT.digest)) == [StartWork("warm", Warm(KIT, TASK))]
     bench.take(visit())
     assert bench.ask(Prepare("job", KIT, TASK)) == []
-    assert bench.notify(WorkFailed("warm", "data", "none")) == []
+    assert bench.handle(WorkFailed("warm", "data", "none")) == []
 
 
 def test_restart_resumes_unfinished_visits() -> None:
@@ -340,7 +340,7 @@ def test_random_event_sequences_replay_to_the_same_state(seed) -> None:
             not it.answer for it in bench.agent.state.held.values()
         ):
             continue
-        bench.notify(event, float(step))
+        bench.handle(event, float(step))
         assert sum(not held.answer for held in bench.agent.state.held.values()) <= 1
     for cut in range(len(bench.records)):
         assert bench.replayed(cut).snapshot() == bench.agent.snapshot()
@@ -356,18 +356,18 @@ def test_random_event_sequences_replay_to_the_same_state(seed) -> None:
 def test_refusal_of_a_started_visit_is_resent_until_cancelled() -> None:
     bench = Bench()
     bench.ask(visit())
-    effects = bench.notify(PullFailed(visit().kit.digest, "gone"), 1.0)
-    (output,) = sends(effects)
-    assert (output.visit, output.reason) == (visit().id, "gone")
-    assert [e.message for e in bench.notify(TimerFired(), 10.0) if isinstance(e, Send)] == [output]
+    effects = bench.handle(PullFailed(visit().kit.digest, "gone"), 1.0)
+    (answer,) = sends(effects)
+    assert (answer.visit, answer.reason) == (visit().id, "gone")
+    assert [e.message for e in bench.handle(TimerFired(), 10.0) if isinstance(e, Send)] == [answer]
     bench.ask(Cancel(visit().id))
-    assert bench.notify(TimerFired(), 1000.0) == []
+    assert bench.handle(TimerFired(), 1000.0) == []
 
 
 def test_data_survey_is_logged_and_announced_as_far_as_shared() -> None:
     bench = Bench(msgspec.structs.replace(OFFER, shares=("range",)))
     summary = DataSummary(samples=5, dtype="uint8", low=0, high=9, classes=("cat",), class_count=1)
-    effects = bench.notify(
+    effects = bench.handle(
         LocalEvent(DataSurvey(summary, ("labels look odd (all are cat); to do: nothing",), ("cat",)))
     )
     assert [(each.text, each.level) for each in effects if isinstance(each, Log)] == [
@@ -378,19 +378,19 @@ def test_data_survey_is_logged_and_announced_as_far_as_shared() -> None:
     assert effects[-1] == PublishBirth()
     assert bench.agent.offer is not None
     assert bench.agent.offer.summary == DataSummary(samples=5, dtype="uint8", low=0, high=9)
-    missing = bench.notify(LocalEvent(DataSurvey(DataSummary(fault="it is gone"))))
+    missing = bench.handle(LocalEvent(DataSurvey(DataSummary(fault="it is gone"))))
     assert missing == [Log("data: no data: it is gone", "warning"), PublishBirth()]
 
 
 def test_odd_data_is_logged_once_per_job() -> None:
     bench = Bench()
-    output = []
+    lines = []
     for round_ in (1, 2):
         bench.take(visit(round_=round_))
         odd = msgspec.structs.replace(trained(), note="odd", warnings=("odd (very); to do: fix it",))
-        effects = bench.notify(WorkDone(bench.work, odd))
+        effects = bench.handle(WorkDone(bench.work, odd))
         sent = [each.message for each in effects if isinstance(each, Send)]
         assert [each.note for each in sent if isinstance(each, Visited)] == ["odd"]
-        output += [each.text for each in effects if isinstance(each, Log) and each.level == "warning"]
+        lines += [each.text for each in effects if isinstance(each, Log) and each.level == "warning"]
         bench.ask(Accepted(visit_id(round_=round_)))
-    assert output == ["job job, data: odd (very); to do: fix it"]
+    assert lines == ["job job, data: odd (very); to do: fix it"]

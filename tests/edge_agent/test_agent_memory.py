@@ -39,13 +39,13 @@ def memory(name: str) -> dict[str, Ref]:
 def pulled(bench: Bench, message: Visit, now: float = 0.0) -> list[Any]:
     """Send an order, and deliver its blobs; return the effects of the last blob."""
     bench.ask(message, now)
-    bench.notify(Pulled(KIT.digest), now)
-    return bench.notify(Pulled(MODEL.digest), now)
+    bench.handle(Pulled(KIT.digest), now)
+    return bench.handle(Pulled(MODEL.digest), now)
 
 
 def finish(bench: Bench, name: str, remembered: int, now: float = 0.0) -> list[Any]:
     metrics = {"remembered": float(remembered)}
-    return bench.notify(WorkDone(bench.work, Trained({"model": MODEL}, 5, metrics, None, memory(name))), now)
+    return bench.handle(WorkDone(bench.work, Trained({"model": MODEL}, 5, metrics, None, memory(name))), now)
 
 
 def done(effects: list[Any]) -> list[Train]:
@@ -98,12 +98,12 @@ def test_training_waits_until_the_last_result_is_settled(bench: Bench) -> None:
     assert sends(effects) == [answer]  # resent immediately: a visit waits for the reply
     assert bench.agent.state.held["job/2/0/0"].answer is None
     # Progress reports continue, and so do offers of the unanswered result.
-    reported = sends(bench.notify(TimerFired(), 2.0))
-    assert Progress(visit_id(round_=2), "fetching", 0, 0) in reported
-    assert answer in reported
+    sent = sends(bench.handle(TimerFired(), 2.0))
+    assert Progress(visit_id(round_=2), "fetching", 0, 0) in sent
+    assert answer in sent
     (work,) = done(bench.ask(Accepted(visit_id()), 3.0))
     assert (work.visit, work.memory, work.remembered) == (visit(round_=2), memory("a"), 1)
-    assert sends(bench.notify(TimerFired(), 4.5)) == [Progress(visit_id(round_=2), "training", 0, 0)]
+    assert sends(bench.handle(TimerFired(), 4.5)) == [Progress(visit_id(round_=2), "training", 0, 0)]
 
 
 @pytest.mark.parametrize("word", [Discarded(visit_id(), "late"), Cancel(visit_id())])
@@ -135,18 +135,18 @@ def test_training_also_waits_for_blobs(bench: Bench) -> None:
     finish(bench, "a", 0)
     bench.ask(visit(round_=2))
     assert done(bench.ask(Accepted(visit_id()))) == []
-    bench.notify(Pulled(KIT.digest))
-    assert [work.remembered for work in done(bench.notify(Pulled(MODEL.digest)))] == [1]
+    bench.handle(Pulled(KIT.digest))
+    assert [work.remembered for work in done(bench.handle(Pulled(MODEL.digest)))] == [1]
 
 
 def test_unanswered_result_is_dropped_after_half_a_lease(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     pulled(bench, visit(round_=2), 10.0)
-    assert done(bench.notify(TimerFired(), 39.9)) == []
+    assert done(bench.handle(TimerFired(), 39.9)) == []
     assert bench.agent.wake_at() is not None
     assert bench.agent.wake_at() <= 10.0 + LEASE / 2  # type: ignore[operator]
-    effects = bench.notify(TimerFired(), 40.0)
+    effects = bench.handle(TimerFired(), 40.0)
     assert [(work.memory, work.remembered) for work in done(effects)] == [({}, 0)]
     (warning,) = warnings(effects)
     assert "job round 1 tour 1 hop 1" in warning
@@ -171,7 +171,7 @@ def test_unrelated_visits_do_not_wait(bench: Bench, asked: Task, where: dict[str
 
 def test_results_without_memory_do_not_delay_training(bench: Bench) -> None:
     pulled(bench, visit(task(parts.Sgd())))
-    bench.notify(WorkDone(bench.work, Trained({"model": MODEL}, 5, {}, None, {})))
+    bench.handle(WorkDone(bench.work, Trained({"model": MODEL}, 5, {}, None, {})))
     assert len(done(pulled(bench, visit(round_=2)))) == 1
 
 
@@ -265,7 +265,7 @@ def test_only_offered_objectives_and_estimators_are_accepted(bench: Bench, asked
 def test_class_counts_are_shared_only_with_owner_consent(shared: tuple[str, ...]) -> None:
     bench = Bench(offer=msgspec.structs.replace(OFFER, shares=shared))
     effects = bench.ask(visit(task(parts.Sgd(), parts.ClassCountEstimator())))
-    (answer,) = [*sends(effects), *sends(bench.notify(TimerFired()))]
+    (answer,) = [*sends(effects), *sends(bench.handle(TimerFired()))]
     if shared:
         assert isinstance(answer, Progress)
     else:

@@ -22,7 +22,7 @@ from sojourn.protocol.messages import Accepted, Discarded
 from tests.edge_agent.agent_bench import Bench, visit, visit_id
 
 
-class LocalEvent(Bench):
+class MetricsBench(Bench):
     """Updates its metrics with every record that it writes; `hot` sets the owner's limits."""
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class LocalEvent(Bench):
         return {key: count for key, count in self.values()[AGENT_VISITS].items() if count}
 
 
-def state(bench: LocalEvent) -> str:
+def state(bench: MetricsBench) -> str:
     ((one,),) = [key for key, value in bench.values()[AGENT_STATE].items() if value]
     return str(one)
 
 
 def test_metrics_follow_a_visit_from_order_to_end() -> None:
-    bench = LocalEvent()
+    bench = MetricsBench()
     assert state(bench) == "idle"
     assert AGENT_LOSS not in bench.values()
     bench.ask(visit())
@@ -71,7 +71,7 @@ def test_metrics_follow_a_visit_from_order_to_end() -> None:
 
 
 def test_failed_visits_are_counted_once_with_their_reason() -> None:
-    bench = LocalEvent()
+    bench = MetricsBench()
     bench.hot = True
     assert bench.values()[AGENT_LIMIT][("hot",)] == 1
     bench.ask(visit())
@@ -80,7 +80,7 @@ def test_failed_visits_are_counted_once_with_their_reason() -> None:
     assert bench.values()[AGENT_LIMIT][("hot",)] == 0
     bench.take(visit((1, 2)))
     bench.ask(visit(tour=5))  # another visit is active
-    bench.notify(WorkFailed(bench.work, "memory", "too much"))
+    bench.handle(WorkFailed(bench.work, "memory", "too much"))
     bench.take(visit((1, 3)))
     bench.finish()
     bench.ask(Discarded(visit_id((1, 3)), "not wanted"))

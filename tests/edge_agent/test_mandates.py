@@ -82,8 +82,8 @@ def test_signed_visit_is_done_and_its_mandate_stored_once() -> None:
     first, taken = records(bench.ask(asked()))
     assert first == MandateTaken("job", 5, "ann", signed(kit=KIT.digest), NOW + DAY, NOW + 60)
     assert taken.order.mandate is None
-    bench.notify(Pulled(KIT.digest))
-    assert bench.notify(Pulled(MODEL.digest)) == [StartWork("job/1/0/0/1.1", Train(visit(), {}))]
+    bench.handle(Pulled(KIT.digest))
+    assert bench.handle(Pulled(MODEL.digest)) == [StartWork("job/1/0/0/1.1", Train(visit(), {}))]
     assert [type(message) for message in sends(bench.finish())] == [Visited]
     assert [type(it).__name__ for it in records(bench.ask(asked(round_=2)))] == ["VisitTaken"]
     held = bench.agent.state.mandates.held["job"]
@@ -143,15 +143,15 @@ def test_unsigned_graph_does_not_warm_up_a_worker() -> None:
     assert bench.ask(Prepare("job", KIT, TASK, signed("eve", kit=KIT.digest))) == []
     assert bench.ask(Prepare("job", KIT, OTHER, signed(kit=KIT.digest))) == []
     assert bench.ask(Prepare("job", KIT, TASK, signed(kit=KIT.digest))) == [Pull(KIT, EDGE)]
-    assert bench.notify(Pulled(KIT.digest)) == [StartWork("warm", Warm(KIT, TASK))]
+    assert bench.handle(Pulled(KIT.digest)) == [StartWork("warm", Warm(KIT, TASK))]
 
 
 def test_device_gives_at_most_the_signed_number_of_results() -> None:
     bench = Guarded()
     for attempt in (1, 2):
         bench.ask(asked(attempt=(1, attempt), visits=2))
-        bench.notify(Pulled(KIT.digest))
-        bench.notify(Pulled(MODEL.digest))
+        bench.handle(Pulled(KIT.digest))
+        bench.handle(Pulled(MODEL.digest))
         bench.finish()
     assert "2 results were sent under it, and it allows 2" in bench.refused(asked(attempt=(1, 3), visits=2)).detail
     assert sends(bench.ask(asked(attempt=(1, 3), visits=2, serial=6))) == []  # an operator signed for more
@@ -168,9 +168,9 @@ def test_expired_mandate_ends_training_despite_clock_rollback(jump) -> None:
     bench = Guarded()
     bench.take(asked())
     assert bench.agent.wake_at() == 0.0  # a progress report
-    bench.notify(TimerFired())
+    bench.handle(TimerFired())
     bench.clock.shows = NOW + jump
-    effects = bench.notify(TimerFired(), CLOCK_CHECK_SECONDS)
+    effects = bench.handle(TimerFired(), CLOCK_CHECK_SECONDS)
     ended = records(effects)[0]
     assert ended == MandateEnded("job", 5, "expired", NOW + DAY, NOW + jump)
     assert CancelWork("job/1/0/0/1.1") in effects
@@ -185,7 +185,7 @@ def test_latest_seen_time_survives_restarts() -> None:
     bench.take(asked())
     bench.finish()
     bench.clock.shows = NOW + DAY - 10
-    assert ClockSeen(NOW + DAY - 10) in records(bench.notify(TimerFired(), CLOCK_CHECK_SECONDS))
+    assert ClockSeen(NOW + DAY - 10) in records(bench.handle(TimerFired(), CLOCK_CHECK_SECONDS))
     bench.clock.shows = 0.0  # the battery of the clock is empty
     twin = bench.replayed()
     assert twin.state.mandates.seen == NOW + DAY - 10
@@ -197,9 +197,9 @@ def test_latest_seen_time_survives_restarts() -> None:
 def test_mandate_that_expires_while_fetching_prevents_training() -> None:
     bench = Guarded()
     bench.ask(asked())
-    bench.notify(Pulled(KIT.digest))
+    bench.handle(Pulled(KIT.digest))
     bench.clock.shows = NOW + DAY
-    effects = bench.notify(Pulled(MODEL.digest))
+    effects = bench.handle(Pulled(MODEL.digest))
     assert not [it for it in effects if isinstance(it, StartWork)]
     assert [message.reason for message in sends(effects)] == ["mandate"]
 
@@ -209,7 +209,7 @@ def test_pending_result_is_dropped_when_its_mandate_expires() -> None:
     bench.take(asked())
     bench.finish()
     bench.clock.shows = NOW + DAY
-    bench.notify(TimerFired(), CLOCK_CHECK_SECONDS)
+    bench.handle(TimerFired(), CLOCK_CHECK_SECONDS)
     assert bench.agent.state.held == {}
     assert RESULT.digest not in bench.agent.live()
 
@@ -225,7 +225,7 @@ def test_pending_result_is_dropped_when_its_mandate_expires() -> None:
 def test_results_beyond_the_mandate_are_not_sent(more) -> None:
     bench = Guarded()
     bench.take(asked())
-    effects = bench.notify(WorkDone(bench.work, more))
+    effects = bench.handle(WorkDone(bench.work, more))
     (answer,) = sends(effects)
     assert isinstance(answer, Declined)
     assert answer.reason == "mandate"
@@ -258,7 +258,7 @@ def test_withdrawal_can_end_every_step_of_a_visit() -> None:
         bench = Guarded()
         bench.ask(asked())
         for digest in [KIT.digest, MODEL.digest][:steps]:
-            bench.notify(Pulled(digest))
+            bench.handle(Pulled(digest))
         if steps == 3:
             bench.finish()
         bench.ask(Recall(withdrawn()))

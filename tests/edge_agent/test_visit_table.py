@@ -48,8 +48,8 @@ def test_visit_follows_the_states_of_its_table() -> None:
     seen = [state(bench)]
     bench.ask(visit())
     seen.append(state(bench))
-    bench.notify(Pulled(KIT.digest))
-    bench.notify(Pulled(MODEL.digest))
+    bench.handle(Pulled(KIT.digest))
+    bench.handle(Pulled(MODEL.digest))
     seen.append(state(bench))
     bench.finish()
     seen.append(state(bench))
@@ -62,7 +62,7 @@ def test_work_done_before_it_started_raises_an_error() -> None:
     bench = Bench()
     bench.ask(visit())
     with pytest.raises(UnexpectedEvent, match="visit on a device: done in state fetching, which allows all fetched"):
-        bench.notify(WorkDone("job/1/0/0/1.1", trained()))
+        bench.handle(WorkDone("job/1/0/0/1.1", trained()))
 
 
 def ask_all(bench: Bench, **where) -> None:
@@ -84,16 +84,16 @@ def test_every_row_is_reached(stepped) -> None:
     bench.ask(Discarded(visit_id(job="a", attempt=(1, 2)), ""))  # discarded while training
     bench.take(visit(job="b"))
     bench.ask(visit(job="c"))  # busy
-    bench.notify(WorkFailed(bench.work, "failed", "it crashed"))
-    bench.notify(WorkFailed(bench.work, "failed", "it crashed"))
+    bench.handle(WorkFailed(bench.work, "failed", "it crashed"))
+    bench.handle(WorkFailed(bench.work, "failed", "it crashed"))
     ask_all(bench, job="b")  # declined
     bench.ask(visit(job="c"))
     bench.ask(visit(job="c", attempt=(1, 2)))  # superseded while fetching
-    bench.notify(PullFailed(MODEL.digest, "gone"))  # and declined: an older refusal is crowded out
+    bench.handle(PullFailed(MODEL.digest, "gone"))  # and declined: an older refusal is crowded out
     bench.take(visit(job="d"))
     bench.ask(visit(job="d", attempt=(1, 2)))  # superseded while training
-    bench.notify(Pulled(KIT.digest))
-    bench.notify(Pulled(MODEL.digest))
+    bench.handle(Pulled(KIT.digest))
+    bench.handle(Pulled(MODEL.digest))
     bench.finish()
     bench.ask(visit(job="d", attempt=(1, 2)))  # answered from memory
     bench.ask(Discarded(visit_id(job="d", attempt=(1, 2)), ""))
@@ -109,11 +109,11 @@ def test_every_row_is_reached(stepped) -> None:
     bench.ask(Accepted(visit_id(round_=3)))
     bench.take(remembering(round_=3, attempt=(1, 2)))
     bench.ask(remembering(round_=3, attempt=(1, 3)))  # superseded while waiting
-    bench.notify(Pulled(KIT.digest))
-    bench.notify(Pulled(MODEL.digest))
+    bench.handle(Pulled(KIT.digest))
+    bench.handle(Pulled(MODEL.digest))
     bench.ask(Cancel(visit_id(round_=3, attempt=(1, 3))))  # cancelled while waiting
     bench.take(remembering(round_=4))
-    bench.notify(TimerFired(), 1000.0)  # no reply to the result of round 2
+    bench.handle(TimerFired(), 1000.0)  # no reply to the result of round 2
     bench.finish(1000.0)
     bench.ask(Accepted(visit_id(round_=4)))
     for number in range(RESULTS_KEPT + 1):
@@ -138,7 +138,7 @@ def test_random_events_never_leave_the_table(seed) -> None:
         messages = [asked, asked, Accepted(names), Cancel(names), Discarded(names, ""), Prepare("a", KIT, TASK)]
         received = [Received(EDGE, EPOCH, message) for message in messages]
         blobs = [Pulled(KIT.digest), Pulled(MODEL.digest), PullFailed(MODEL.digest, "gone")]
-        bench.notify(draw.choice([*received, *blobs, blobs[0], blobs[1], TimerFired(), LinkUp()]), float(now))
+        bench.handle(draw.choice([*received, *blobs, blobs[0], blobs[1], TimerFired(), LinkUp()]), float(now))
         if (
             bench.agent._visits.trains(bench.work or "")
             and state_of_active(bench) == At.TRAINING
@@ -146,7 +146,7 @@ def test_random_events_never_leave_the_table(seed) -> None:
         ):
             key = bench.work
             failed = [WorkFailed(key, reason, "") for reason in ("failed", "hot")]
-            bench.notify(
+            bench.handle(
                 draw.choice([WorkProgress(key, 1, 2), *failed, WorkDone(key, trained(memory=True))]), float(now)
             )
 

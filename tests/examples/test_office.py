@@ -28,8 +28,8 @@ def test_simulated_and_live_runs_yield_the_same_model(
     assert results[0] == results[1]
     for text in (simulated, live):
         assert text.startswith("Data: a stand-in made of digits")
-        reported = re.findall(r"carries ([\d,]+) bytes .* has ([\d,]+), of which ([\d,]+) are frozen", text)[0]
-        head, whole, frozen = (int(each.replace(",", "")) for each in reported)
+        numbers = re.findall(r"carries ([\d,]+) bytes .* has ([\d,]+), of which ([\d,]+) are frozen", text)[0]
+        head, whole, frozen = (int(each.replace(",", "")) for each in numbers)
         assert head + frozen == whole
         assert re.search(r"seconds of the processor: first epoch \d+\.\d\d, later ones \d+\.\d\d\.", text)
     models = [(tmp_path / way / "model.onnx").read_bytes() for way in ("simulated", "live")]
@@ -38,8 +38,8 @@ def test_simulated_and_live_runs_yield_the_same_model(
 
 def test_stand_in_data_has_four_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path / "nothing"))
-    path, reported = photographs(tmp_path)
-    assert "not on this machine" in reported
+    path, described = photographs(tmp_path)
+    assert "not on this machine" in described
     found = load(str(path))
     assert found.x_train.shape[1:] == (3, 32, 32)
     assert found.domains is not None
@@ -54,6 +54,6 @@ def test_real_data_set_is_used_if_present(tmp_path: Path, monkeypatch: pytest.Mo
     x, y = draw.integers(0, 256, (40, 64, 64, 3), np.uint8), np.arange(40) % 10
     np.savez(tmp_path / "office_caltech10_64.npz", x_train=x, y_train=y, x_test=x, y_test=y, d_train=y % 4)
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    path, reported = photographs(tmp_path)
-    assert reported.startswith("Office-Caltech-10")
+    path, described = photographs(tmp_path)
+    assert described.startswith("Office-Caltech-10")
     assert load(str(path)).x_train.shape == (40, 3, 64, 64)

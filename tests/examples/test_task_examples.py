@@ -32,8 +32,8 @@ def test_forecast_example_beats_the_naive_forecast(tmp_path: Path, capsys: pytes
 def test_regression_example_predicts_prices_of_all_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     regression(["--rounds", "2", "--output", str(tmp_path)])
     text = capsys.readouterr().out
-    reported = re.findall(r"predicted (-?\d+\.\d\d), actual (\d\.\d\d)$", text, re.MULTILINE)
-    there = [float(price) for _, price in reported]
+    printed = re.findall(r"predicted (-?\d+\.\d\d), actual (\d\.\d\d)$", text, re.MULTILINE)
+    there = [float(price) for _, price in printed]
     assert there == sorted(there)
     assert (there[0], there[-1]) == (0.15, 5.0)
     found = re.search(r"R2 (\d\.\d{3})", text)

@@ -93,14 +93,14 @@ class Installing:
 
         def finish() -> None:
             if self._wanted.get(key) is mark:
-                output = self._done(key, work)
+                event = self._done(key, work)
                 # Between the swap and its report, the agent may be killed or receive another order.
-                self._fleet.world.later(self._fleet.lag, lambda: notify(output))
+                self._fleet.world.later(self._fleet.lag, lambda: deliver(event))
 
-        def notify(output: WorkDone | WorkFailed) -> None:
+        def deliver(event: WorkDone | WorkFailed) -> None:
             if self._wanted.get(key) is mark:
                 del self._wanted[key], self._lines[key]
-                report(output)
+                report(event)
 
         self._fleet.world.later(seconds, finish)
 

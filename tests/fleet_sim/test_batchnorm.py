@@ -96,10 +96,10 @@ def simulated(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_state_is_merged_and_stays_valid_under_every_strategy(tmp_path, monkeypatch, strategy) -> None:
     (kit, initial), model = compiled("merge"), simulated(tmp_path, monkeypatch, strategy)
-    learned = kit.model.learned
+    size = kit.model.trainable_size
     assert np.isfinite(model).all()
-    assert not np.array_equal(model[:learned], initial[:learned])
-    assert (model[learned:] != initial[learned:]).all()
+    assert not np.array_equal(model[:size], initial[:size])
+    assert (model[size:] != initial[size:]).all()
     assert all((model[where] > 0).all() for where in kit.model.variances)
 
 
@@ -112,6 +112,6 @@ def test_pool_and_serial_engine_give_the_same_bits(tmp_path, monkeypatch, strate
 def test_frozen_statistics_are_excluded_from_the_model(tmp_path, monkeypatch) -> None:
     (kit, initial), (merged, _) = compiled("frozen"), compiled("merge")
     assert kit.model.tensors == merged.model.tensors[: len(kit.model.tensors)]
-    assert (kit.model.size, kit.model.state) == (merged.model.learned, 0)
+    assert (kit.model.size, kit.model.state) == (merged.model.trainable_size, 0)
     model = simulated(tmp_path, monkeypatch, "visit", "frozen")
     assert not np.array_equal(model, initial)

@@ -63,8 +63,8 @@ def check(fleet: SmallFleet, text: str = JOB) -> None:
     assert set(fleet.ledger.kept.values()) == {1}
     assert fleet.ledger.kept.keys() == expected.fleet.ledger.kept.keys()
     assert fleet.ledger.finished.keys() == expected.fleet.ledger.finished.keys()
-    reported = [(it.round, it.visits, it.tours, it.lost, it.accuracy) for it in fleet.job("job").history]
-    assert reported == [(it.round, it.visits, it.tours, it.lost, it.accuracy) for it in expected.state.history]
+    resumed = [(it.round, it.visits, it.tours, it.lost, it.accuracy) for it in fleet.job("job").history]
+    assert resumed == [(it.round, it.visits, it.tours, it.lost, it.accuracy) for it in expected.state.history]
 
 
 def events_of(text: str = JOB) -> int:

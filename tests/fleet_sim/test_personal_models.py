@@ -82,8 +82,8 @@ def test_impossible_metric_is_dropped() -> None:
 
     def lie(work: Any, outcome: Any, _blobs: Any) -> Any:
         del work
-        reported = {**outcome.outcome.metrics, "own_accuracy": 7.0, "merged_accuracy": -1.0}
-        return msgspec.structs.replace(outcome, outcome=msgspec.structs.replace(outcome.outcome, metrics=reported))
+        claimed = {**outcome.outcome.metrics, "own_accuracy": 7.0, "merged_accuracy": -1.0}
+        return msgspec.structs.replace(outcome, outcome=msgspec.structs.replace(outcome.outcome, metrics=claimed))
 
     fleet.changes["dev-1"] = lie
     fleet.submit(job(strategy="fedbn", **PLAIN))
@@ -163,8 +163,8 @@ def test_device_with_lost_store_starts_with_the_received_model() -> None:
     fleet.start("dev-4")
     state = fleet.run("job")
     assert state.status == "done", state.detail
-    output = [line for report in state.history for line in report.failures]
-    assert any("dev-4: lost its memory of this job (it has 0 of 1 visits)" in line for line in output)
+    lines = [line for report in state.history for line in report.failures]
+    assert any("dev-4: lost its memory of this job (it has 0 of 1 visits)" in line for line in lines)
     mine = custom_models(fleet)
     assert len(mine) == len(DEVICES)
     others: Any = start()

@@ -139,8 +139,8 @@ def test_first_visit_is_checked_against_the_estimation() -> None:
 def test_first_visit_without_estimation_is_checked_on_exemplars() -> None:
     text = fedavg(rounds=1, fleet__devices=4)
     fleet, failures = run_with(text, {"dev-1": spoiled(leap)})
-    output = "dev-1: refused when its model came from site site-a, the update's norm"
-    assert [line.startswith(output) for line in failures] == [True]
+    claimed = "dev-1: refused when its model came from site site-a, the update's norm"
+    assert [line.startswith(claimed) for line in failures] == [True]
     assert fleet.job("job").history[0].visits == 3
 
 
@@ -150,8 +150,8 @@ def lying(work, outcome, blobs):
     made = spoil(work, outcome, blobs)
     if not training(work) or not isinstance(made, WorkDone):
         return made
-    output = msgspec.structs.replace(made.outcome, samples=2**50, metrics={"steps": 2.0**50})
-    return msgspec.structs.replace(made, outcome=output)
+    claimed = msgspec.structs.replace(made.outcome, samples=2**50, metrics={"steps": 2.0**50})
+    return msgspec.structs.replace(made, outcome=claimed)
 
 
 @pytest.mark.parametrize("text", [chain(), fedavg(rounds=1, fleet__devices=4)], ids=["visit", "fedavg"])
@@ -165,8 +165,8 @@ def test_server_signature_overrides_a_false_device_signature() -> None:
     def choosing(work, outcome, blobs):
         if training(work):
             return outcome
-        output = msgspec.structs.replace(outcome.outcome, signature=(1.0,) * 10)
-        return msgspec.structs.replace(outcome, outcome=output)
+        claimed = msgspec.structs.replace(outcome.outcome, signature=(1.0,) * 10)
+        return msgspec.structs.replace(outcome, outcome=claimed)
 
     fleet, _ = run_with(chain(), {"dev-2": choosing})
     assert fleet.job("job").signatures == run(chain(), ONE_SITE).state.signatures

@@ -96,8 +96,15 @@ def test_saved_settings_reproduce_the_simulation(finished) -> None:
 
 def test_saved_settings_include_all_defaults(finished) -> None:
     text = (finished[0].results.path / "config.toml").read_text()
-    for output in ('optimiser = "sgd"', "momentum = 0.0", "a = ", "seed = 0", 'board = "raspberry-pi-4"', "dropout = "):
-        assert output in text, output
+    for line in (
+        'optimiser = "sgd"',
+        "momentum = 0.0",
+        "a = ",
+        "seed = 0",
+        'board = "raspberry-pi-4"',
+        "dropout = ",
+    ):
+        assert line in text, line
 
 
 def test_interrupted_simulation_resumes_to_the_same_model(finished, tmp_path) -> None:
@@ -153,8 +160,8 @@ def test_terminal_run_with_forty_percent_dropout(tmp_path, capsys) -> None:
     file = tmp_path / "job.toml"
     file.write_text(TEXT)
     console = Console(highlight=False, width=100)
-    reported = {"availability.dropout": 0.4, "strategy": "fedavg", "rounds": 2}
-    one(file, reported, tmp_path / "out", None, console)
+    settings = {"availability.dropout": 0.4, "strategy": "fedavg", "rounds": 2}
+    one(file, settings, tmp_path / "out", None, console)
     output = capsys.readouterr().out
     assert "serial" in output
     assert output.count("dropped out") == 1  # one sentence

@@ -51,11 +51,11 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tamper], None]:
             kinds.append(self._site.state.tours[key].order.task.kind)
             return truth(self, key, *rest)
 
-        def reported(reports: list[VisitReport]) -> bytes:
+        def pack_altered(reports: list[VisitReport]) -> bytes:
             return pack_blob(tamper(list(reports)) if kinds[-1] == "train" else reports)
 
         monkeypatch.setattr(tours.TourLeader, "_end", end)
-        monkeypatch.setattr(tours, "pack_blob", reported)
+        monkeypatch.setattr(tours, "pack_blob", pack_altered)
         monkeypatch.setattr(visits, "unsigned", lambda *_: None)
 
     return set_up
@@ -249,7 +249,7 @@ def test_visit_with_an_altered_task_has_no_valid_signature(
 
 
 def test_estimates_are_signed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reported(reports: list[VisitReport]) -> bytes:
+    def pack_altered(reports: list[VisitReport]) -> bytes:
         turned = [msgspec.structs.replace(it, signature=tuple(reversed(it.signature or ())) or None) for it in reports]
         return pack_blob(turned)
 
@@ -257,7 +257,7 @@ def test_estimates_are_signed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = SignedFleet(SITES)
     honest.submit(text)
     assert len(honest.run("job").signatures) == 4
-    monkeypatch.setattr(tours, "pack_blob", reported)
+    monkeypatch.setattr(tours, "pack_blob", pack_altered)
     fleet = SignedFleet(SITES)
     fleet.submit(text)
     state = fleet.run("job", 500)

@@ -113,8 +113,8 @@ def test_lost_visit_changes_no_control_variate() -> None:
 
 @pytest.mark.parametrize("strategy", ["scaffold", "feddyn", "fedadam", "fedavgm"])
 def test_round_without_results_changes_nothing_on_the_server(strategy: str) -> None:
-    all_members: dict[str, tuple[int, ...]] = {f"dev-{n}": (2,) for n in range(6)}
-    fleet = led(strategy, all_members, "failed", rounds=2, fleet__timeout=300.0)
+    all_fail: dict[str, tuple[int, ...]] = {f"dev-{n}": (2,) for n in range(6)}
+    fleet = led(strategy, all_fail, "failed", rounds=2, fleet__timeout=300.0)
     short = led(strategy, {}, rounds=1)
     assert len(fleet.job("job").history) == 1
     assert fleet.job("job").vectors.keys() == short.job("job").vectors.keys()
@@ -199,8 +199,8 @@ def test_memory_survives_a_restart_and_its_loss_is_reported(strategy: str) -> No
     assert np.array_equal(restarted.model(), plain.model())
     assert [report.failures for report in restarted.job("job").history] == [(), (), ()]
     assert not np.array_equal(robbed.model(), plain.model())
-    output = [line for report in robbed.job("job").history for line in report.failures]
-    assert any("dev-3: lost its memory of this job (it has 0 of 1 visits)" in line for line in output)
+    lines = [line for report in robbed.job("job").history for line in report.failures]
+    assert any("dev-3: lost its memory of this job (it has 0 of 1 visits)" in line for line in lines)
     machine = robbed.nodes["dev-3"].node.machine
     assert isinstance(machine, Agent)
     assert list(machine.state.memory) == ["job"]

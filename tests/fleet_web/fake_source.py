@@ -65,7 +65,7 @@ class FakeSource:
 
     def __init__(self, text: str = "hot: 81 °C", devices: Sequence[FleetDevice] | None = None) -> None:
         self.text = text
-        self.reported = (
+        self.listed = (
             list(devices) if devices is not None else [device(text=text), training(), device("pi-3", online=False)]
         )
         self.marks = 1
@@ -81,10 +81,10 @@ class FakeSource:
         return NOW
 
     async def devices(self):
-        return self.reported
+        return self.listed
 
     async def device(self, name: str):
-        for it in self.reported:
+        for it in self.listed:
             if it.device == name:
                 return it
         raise JobError(f"no device {name!r} has ever connected")

@@ -17,8 +17,8 @@ from sojourn.protocol.wire import JobTimes, JobView, RoundReport, TourView
 
 
 def report(number: int, accuracy: float, seconds: float = 2.0, **changes) -> RoundReport:
-    reported = RoundReport(number, accuracy, 1.0, 1, 3, 1, 2_000_000, seconds, {"vts": 0.5}, (), 10.0 * number)
-    return msgspec.structs.replace(reported, **changes)
+    made = RoundReport(number, accuracy, 1.0, 1, 3, 1, 2_000_000, seconds, {"vts": 0.5}, (), 10.0 * number)
+    return msgspec.structs.replace(made, **changes)
 
 
 def story(*accuracies: float, kind: str = "classification", status: str = "running", tours=()) -> JobStory:
@@ -32,13 +32,13 @@ def note(round_: int, device: str, status: str = "done", reason: str = "", phase
 
 
 def test_course_is_available_by_round_time_and_bytes():
-    reported = story(0.1, 0.4)
-    assert reported.across("round") == [1.0, 2.0]
-    assert reported.across("time") == [10.0, 20.0]
-    assert reported.across("bytes") == [2.0, 4.0]
-    assert reported.course("accuracy") == [0.1, 0.4]
-    assert reported.course("vts") == [0.5, 0.5]
-    assert reported.measures == ["vts"]
+    job_story = story(0.1, 0.4)
+    assert job_story.across("round") == [1.0, 2.0]
+    assert job_story.across("time") == [10.0, 20.0]
+    assert job_story.across("bytes") == [2.0, 4.0]
+    assert job_story.course("accuracy") == [0.1, 0.4]
+    assert job_story.course("vts") == [0.5, 0.5]
+    assert job_story.measures == ["vts"]
 
 
 def test_tours_are_in_progress_only_while_the_job_runs():
@@ -48,9 +48,9 @@ def test_tours_are_in_progress_only_while_the_job_runs():
 
 
 def test_repeated_failure_is_listed_once_with_its_rounds():
-    reported = story(0.1, 0.2, 0.3)
-    history = tuple(msgspec.structs.replace(it, failures=("a: hot",)) for it in reported.history)
-    assert JobStory(JobProgress(reported.view, history)).notices() == ["a: hot (rounds 1 to 3)"]
+    job_story = story(0.1, 0.2, 0.3)
+    history = tuple(msgspec.structs.replace(it, failures=("a: hot",)) for it in job_story.history)
+    assert JobStory(JobProgress(job_story.view, history)).notices() == ["a: hot (rounds 1 to 3)"]
 
 
 def test_devices_that_never_took_part_are_listed_with_reason():
@@ -116,14 +116,14 @@ def test_page_shows_visits_the_gate_refused_or_would_refuse() -> None:
     book = VisitBook(
         [note(1, "pi-1", "refused", why), note(1, "pi-2", reason=flagged), note(1, "pi-3", reason="data: odd")]
     )
-    reported = story(0.5)
-    shown = str(failures(reported, book.losses(), book.flagged()))
+    job_story = story(0.5)
+    shown = str(failures(job_story, book.losses(), book.flagged()))
     assert f"refused: {why}" in shown
     assert flagged.replace("refused by", "refused: by") in shown
     assert "Visits the gate would have refused" in shown
-    of_rounds = JobStory(JobProgress(reported.view, (report(1, 0.5, flagged=2),)))
+    of_rounds = JobStory(JobProgress(job_story.view, (report(1, 0.5, flagged=2),)))
     assert "visits the gate would have refused" in str(tiles(of_rounds))
-    assert "visits that the gate" not in str(tiles(reported))
+    assert "visits that the gate" not in str(tiles(job_story))
 
 
 def test_lost_visits_without_reasons_are_counted() -> None:

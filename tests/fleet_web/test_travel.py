@@ -12,9 +12,9 @@ def note(tour: int, hop: int, device: str, status: str = "done", reason: str = "
 
 
 def view(**changes: object) -> TourView:
-    reported = {"number": 3, "site": "site", "hops": ("a", "b", "c"), "hop": 1, "device": "b", "step": 2, "steps": 4,
+    fields = {"number": 3, "site": "site", "hops": ("a", "b", "c"), "hop": 1, "device": "b", "step": 2, "steps": 4,
             "lost": 0, "done": False}  # fmt: skip
-    return TourView(**{**reported, **changes})  # type: ignore[arg-type]
+    return TourView(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def test_past_round_shows_declined_devices_and_spares():
@@ -48,16 +48,16 @@ def test_current_tour_has_its_model_at_one_hop():
 
 
 def test_current_tour_shows_lost_hops_and_the_active_spare():
-    reported = HopEnds((HopEnd(0, "a", "lost", "silent"), HopEnd(1, "b", "declined", "metered")))
-    tour = present_tour(view(device="x", lost=2, reported=reported))
+    ends = HopEnds((HopEnd(0, "a", "lost", "silent"), HopEnd(1, "b", "declined", "metered")))
+    tour = present_tour(view(device="x", lost=2, reported=ends))
     assert [hop.mark for hop in tour.hops] == ["lost", "here", "waiting"]
     assert tour.hops[1].spare
     assert tour.hops[1].tries[0].reason == "metered"
 
 
 def test_wave_is_at_all_its_devices_at_once():
-    reported = HopEnds((HopEnd(4, "b", "done"),), merges=3)
-    tour = present_tour(view(hop=4, device="c", reported=reported))
+    ends = HopEnds((HopEnd(4, "b", "done"),), merges=3)
+    tour = present_tour(view(hop=4, device="c", reported=ends))
     assert [hop.state for hop in tour.hops] == ["here", "done", "here"]
     assert tour.merges == 3
 

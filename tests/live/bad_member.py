@@ -33,7 +33,7 @@ class BadMember:
         self.received: list[tuple[str, Fields]] = []
         self.blobs: dict[bytes, bytes] = {}
         """The blobs that it serves to any node."""
-        self.on_hearing: Callable[[str, Fields], None] = lambda _sender, _message: None
+        self.on_message: Callable[[str, Fields], None] = lambda _sender, _message: None
         self._fleet = fleet
         self._number = 0
         self._born = False
@@ -73,8 +73,8 @@ class BadMember:
         """Return the newest message of a kind with these fields, once at least `count` have arrived."""
 
         def found() -> list[Fields]:
-            output = [message for _, message in list(self.received) if message["kind"] == kind]
-            return [message for message in output if fields.items() <= message.items()]
+            of_kind = [message for _, message in list(self.received) if message["kind"] == kind]
+            return [message for message in of_kind if fields.items() <= message.items()]
 
         wait_until(lambda: len(found()) >= count, f"{count} of {kind}", lambda: [it["kind"] for _, it in self.received])
         return found()[-1]
@@ -93,16 +93,16 @@ class BadMember:
         return bytes(msgpack.packb({"id": self._number, "epoch": self._epoch, "kind": kind, **fields}))
 
     def _receive(self, message: MQTTMessage) -> None:
-        sender, output = message.topic.rpartition("/")[2], msgpack.unpackb(message.payload, strict_map_key=False)
-        self.received.append((sender, output))
+        sender, fields = message.topic.rpartition("/")[2], msgpack.unpackb(message.payload, strict_map_key=False)
+        self.received.append((sender, fields))
         role: Role = "edge" if self.address.role != "edge" else ("device" if sender != "cloud" else "cloud")
-        data = self.blobs.get(output.get("digest", b""))
-        if output["kind"] == "fetch" and data is not None:
-            at = output["first"] * LEAF
+        data = self.blobs.get(fields.get("digest", b""))
+        if fields["kind"] == "fetch" and data is not None:
+            at = fields["first"] * LEAF
             self.report(
-                role, sender, "chunk", digest=output["digest"], first=output["first"], data=data[at : at + 2 * LEAF]
+                role, sender, "chunk", digest=fields["digest"], first=fields["first"], data=data[at : at + 2 * LEAF]
             )
-        elif output["kind"] == "fetch-hashes" and data is not None:
-            hashes = leaf_hashes(data)[output["first"] * 32 :]
-            self.report(role, sender, "hashes", digest=output["digest"], first=output["first"], hashes=hashes)
-        self.on_hearing(sender, output)
+        elif fields["kind"] == "fetch-hashes" and data is not None:
+            hashes = leaf_hashes(data)[fields["first"] * 32 :]
+            self.report(role, sender, "hashes", digest=fields["digest"], first=fields["first"], hashes=hashes)
+        self.on_message(sender, fields)

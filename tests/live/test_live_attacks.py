@@ -83,51 +83,51 @@ class BadDevice(BadMember):
         self.lies = [self.beyond_counting, self.most_there_is]  # the second is believed, and the estimation is over
         self.lies += [self.not_a_number, self.too_large, self.busy_for_ever, self.rude]  # one visit and its retries
         self.lies += [self.far_away]  # in the second round, when the usual norm is known
-        self.on_hearing = self.answer
+        self.on_message = self.answer
         self.born(offer=OFFER, wire=2)
 
-    def answer(self, sender: str, output: dict[str, Any]) -> None:
-        if output["kind"] == "visit" and output["visit"] not in self.answered:
-            self.answered.append(output["visit"])
-            (self.lies.pop(0) if self.lies else self.rude)(output)
+    def answer(self, sender: str, message: dict[str, Any]) -> None:
+        if message["kind"] == "visit" and message["visit"] not in self.answered:
+            self.answered.append(message["visit"])
+            (self.lies.pop(0) if self.lies else self.rude)(message)
 
     def __init__(self, *who: Any) -> None:
         self.answered: list[Any] = []
         super().__init__(*who)
 
-    def model(self, output: dict[str, Any]) -> np.ndarray[Any, Any]:
-        ref = output["vectors"]["model"]
+    def model(self, message: dict[str, Any]) -> np.ndarray[Any, Any]:
+        ref = message["vectors"]["model"]
         return np.frombuffer(ref.get("inline", bytes(ref["size"])), "<f4").copy()
 
-    def visited(self, output: dict[str, Any], model: np.ndarray[Any, Any], samples: int, **metrics: float) -> None:
+    def visited(self, message: dict[str, Any], model: np.ndarray[Any, Any], samples: int, **metrics: float) -> None:
         data = model.astype("<f4").tobytes()
         ref = {**self.blob(data, "float32"), "inline": data}
-        self.report("edge", "edge-1", "visited", visit=output["visit"], vectors={"model": ref}, samples=samples,
+        self.report("edge", "edge-1", "visited", visit=message["visit"], vectors={"model": ref}, samples=samples,
                  metrics=metrics, signature=None)  # fmt: skip
 
-    def beyond_counting(self, output: dict[str, Any]) -> None:
-        self.visited(output, self.model(output), (1 << 53) - 1, steps=1.0)
+    def beyond_counting(self, message: dict[str, Any]) -> None:
+        self.visited(message, self.model(message), (1 << 53) - 1, steps=1.0)
 
-    def most_there_is(self, output: dict[str, Any]) -> None:
-        self.visited(output, self.model(output) + 0.01, MOST, steps=1e30)
+    def most_there_is(self, message: dict[str, Any]) -> None:
+        self.visited(message, self.model(message) + 0.01, MOST, steps=1e30)
 
-    def not_a_number(self, output: dict[str, Any]) -> None:
-        self.visited(output, np.full_like(self.model(output), np.nan), 300)
+    def not_a_number(self, message: dict[str, Any]) -> None:
+        self.visited(message, np.full_like(self.model(message), np.nan), 300)
 
-    def far_away(self, output: dict[str, Any]) -> None:
-        noise = np.random.default_rng(1).standard_normal(self.model(output).size)
-        self.visited(output, self.model(output) - 1000 * noise, MOST, steps=1e38)
+    def far_away(self, message: dict[str, Any]) -> None:
+        noise = np.random.default_rng(1).standard_normal(self.model(message).size)
+        self.visited(message, self.model(message) - 1000 * noise, MOST, steps=1e38)
 
-    def too_large(self, output: dict[str, Any]) -> None:
+    def too_large(self, message: dict[str, Any]) -> None:
         ref = {"digest": bytes(32), "size": 1 << 39, "encoding": "float32"}
-        self.report("edge", "edge-1", "visited", visit=output["visit"], vectors={"model": ref}, samples=1, metrics={})
+        self.report("edge", "edge-1", "visited", visit=message["visit"], vectors={"model": ref}, samples=1, metrics={})
 
-    def busy_for_ever(self, output: dict[str, Any]) -> None:
+    def busy_for_ever(self, message: dict[str, Any]) -> None:
         for step in range(3000):
-            self.report("edge", "edge-1", "progress", visit=output["visit"], stage="training", step=step, steps=MOST)
+            self.report("edge", "edge-1", "progress", visit=message["visit"], stage="training", step=step, steps=MOST)
 
-    def rude(self, output: dict[str, Any]) -> None:
-        self.report("edge", "edge-1", "declined", visit=output["visit"], reason="busy", detail=ESCAPE)
+    def rude(self, message: dict[str, Any]) -> None:
+        self.report("edge", "edge-1", "declined", visit=message["visit"], reason="busy", detail=ESCAPE)
 
 
 def test_lying_device_loses_only_its_own_hops(fleet: LiveFleet) -> None:
@@ -143,10 +143,10 @@ def test_lying_device_loses_only_its_own_hops(fleet: LiveFleet) -> None:
     assert view.status == "done", view.detail
     assert not bad.lies
     assert min(report.visits for report in view.history) >= 3
-    output = [line for report in view.history for line in report.failures if line.startswith(BAD_DEVICE)]
+    lines = [line for report in view.history for line in report.failures if line.startswith(BAD_DEVICE)]
     for words in ("not finite", "norm", f"{1 << 39} bytes", "busy"):
-        assert any(words in line for line in output), (words, output)
-    assert any("deadline" in line or "no sign of life" in line for line in output), output
+        assert any(words in line for line in lines), (words, lines)
+    assert any("deadline" in line or "no sign of life" in line for line in lines), lines
     assert view.accuracy > 0.5, view.history
     check_all_start_again(fleet)
 
@@ -155,16 +155,16 @@ def test_lying_edge_server_loses_only_its_own_tours(fleet: LiveFleet) -> None:
     assert fleet.run(job("before", 3), "before").status == "done"  # the coordinator knows where the devices are
     with BadMember(fleet.brokers["cloud"], FLEET, "edge", BAD_SITE) as bad:
 
-        def answer(_sender: str, output: dict[str, Any]) -> None:
-            if output["kind"] == "tour":
-                tour = output["tour"]
+        def answer(_sender: str, message: dict[str, Any]) -> None:
+            if message["kind"] == "tour":
+                tour = message["tour"]
                 bad.report("cloud", "cloud", "tour-progress", tour=tour, hop=0, hops=1, device=None, step=0, steps=0,
                         lost=0, traffic=(1 << 53) - 1)  # fmt: skip
                 reports = bad.blob(msgpack.packb([{"device": "pi-1", "hop": 1 << 30, "status": "done"}] * 99))
                 bad.report("cloud", "cloud", "toured", tour=tour, vectors={}, samples=MOST, reports=reports,
                         traffic=1 << 50)  # fmt: skip
 
-        bad.on_hearing = answer
+        bad.on_message = answer
         bad.born(wire=2)
         offer = OFFER | {"version": "1.0.0", "data": ""}
         crowd = [[f"x-{number}", [1, bytes(8)], None] for number in range(20_000)]

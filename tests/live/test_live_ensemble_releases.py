@@ -102,8 +102,8 @@ def test_vote_ships_its_student_and_every_device_predicts(fleet: ReleasedFleet) 
     last = run(fleet, "vote", VOTE, PLAIN).history[-1]
     made = create(fleet, "vote", 1)
     assert made.returncode == 0, made.stderr
-    reported = " ".join(forked.sojourn("release", "show", str(file_of(fleet, 1))).split())
-    assert "learned from the vote of the devices' models, not the vote itself" in reported
+    output = " ".join(forked.sojourn("release", "show", str(file_of(fleet, 1))).split())
+    assert "learned from the vote of the devices' models, not the vote itself" in output
     card = read_release(file_of(fleet, 1)).card
     assert card.accuracy == pytest.approx(last.accuracy, abs=1e-6)
     assert last.metrics["vote_accuracy"] != pytest.approx(last.accuracy, abs=1e-6)
@@ -116,9 +116,9 @@ def test_ring_ships_only_if_a_round_is_named(fleet: ReleasedFleet) -> None:
     run(fleet, "ring", RING, PLAIN)
     refused = create(fleet, "ring", 2)
     assert refused.returncode != 0
-    reported = " ".join(refused.stderr.split())
-    assert "the result of this job is a model for each device, which never left it" in reported
-    assert "set its round (--round)" in reported
+    output = " ".join(refused.stderr.split())
+    assert "the result of this job is a model for each device, which never left it" in output
+    assert "set its round (--round)" in output
     assert not file_of(fleet, 2).exists()
     made = create(fleet, "ring", 2, "--round", "2")
     assert made.returncode == 0, made.stderr

@@ -45,9 +45,9 @@ def continued(fleet, flags):
     refused = run("job", "continue", "short", "--rounds", "3", *flags)
     assert refused.returncode == 2
     assert "has completed 3 of 3 rounds: set the total with --rounds" in refused.stderr
-    reported = sojourn("job", "continue", "short", "--rounds", "5", *flags)
-    assert "3 of 5 rounds are done" in reported
-    assert f"To watch it: sojourn job watch short --broker {flags[1]} --fleet {FLEET}\n" in reported
+    output = sojourn("job", "continue", "short", "--rounds", "5", *flags)
+    assert "3 of 5 rounds are done" in output
+    assert f"To watch it: sojourn job watch short --broker {flags[1]} --fleet {FLEET}\n" in output
     fleet.finish("short")
 
 
@@ -67,8 +67,8 @@ def test_kept_round_models_can_be_exported(fleet, flags, continued, tmp_path) ->
 
 
 def test_report_folder_matches_simulation_folder(fleet, flags, continued, tmp_path) -> None:
-    reported = sojourn("job", "report", "short", "-o", "out", *flags, folder=tmp_path)
-    assert "out: 5 rounds" in reported
+    output = sojourn("job", "report", "short", "-o", "out", *flags, folder=tmp_path)
+    assert "out: 5 rounds" in output
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files >= {"report.html", "rounds.csv", "visits.csv", "config.toml", "accuracy.png", "model.onnx"}
     with (tmp_path / "out" / "rounds.csv").open(newline="") as file:

@@ -73,16 +73,16 @@ def test_visit_id_links_the_logs_of_all_roles(fleet) -> None:
     ]
     # The device may receive the acceptance after the job has ended.
     fleet.wait(lambda: len(story(fleet, line["visit"])) >= len(expected), "the whole story of a visit")
-    reported = story(fleet, line["visit"])
+    lines = story(fleet, line["visit"])
     times = {}
     for role, words in expected:
-        (found,) = [it for it in reported if it["role"] == role and words in it["message"]]
+        (found,) = [it for it in lines if it["role"] == role and words in it["message"]]
         times[words] = found["time"]
     accepted = times.pop("result accepted")
-    assert accepted >= times["kept the result of"], reported
+    assert accepted >= times["kept the result of"], lines
     # Each role logs before it sends what the next one acts on.
-    assert list(times.values()) == sorted(times.values()), reported
-    assert len(reported) == len(expected), reported
+    assert list(times.values()) == sorted(times.values()), lines
+    assert len(lines) == len(expected), lines
     runs = [line for line in lines_of(fleet, "cloud") if line.get("run") == "logged"]
     assert [it["round"] for it in runs if "accuracy" in it["message"]] == [1]
     assert all(it["device"] == "pi-1" for it in lines_of(fleet, "pi-1"))

@@ -112,8 +112,8 @@ def test_prometheus_shows_a_job_and_offline_device_and_site(tmp_path: Path) -> N
         prometheus.wait('sojourn_edge_visits_total{outcome="done"}', lambda visits: visits >= 1)
         prometheus.wait('sojourn_agent_visits_total{outcome="accepted"}', lambda visits: visits == 3)
         prometheus.wait("min(sojourn_link_up)", lambda up: up == 1)
-        reported = set(prometheus.ask("label/__name__/values"))
-        lacking = {m.name for m in METRICS if not {m.name, f"{m.name}_count"} & reported}
+        known = set(prometheus.ask("label/__name__/values"))
+        lacking = {m.name for m in METRICS if not {m.name, f"{m.name}_count"} & known}
         assert lacking <= {  # there is no release here, no TLS, and no job under way
             "sojourn_certificate_expiry_timestamp_seconds", "sojourn_agent_release_state", "sojourn_release_devices",
             "sojourn_agent_release_version", "sojourn_rollout_status", "sojourn_run_progress_timestamp_seconds",

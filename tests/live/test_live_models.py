@@ -100,19 +100,19 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFleet]:
 
 def test_mosquitto_run_matches_simulation_bit_for_bit(fleet: LiveFleet, tmp_path: Path) -> None:
     name = "frozen"
-    reported = simulated(name, FROZEN, tmp_path)
-    assert not reported.kit.model.state
-    view = fleet.run(reported.text, name)
+    expected = simulated(name, FROZEN, tmp_path)
+    assert not expected.kit.model.state
+    view = fleet.run(expected.text, name)
     assert view.status == "done", view.detail
-    assert [report.visits for report in view.history] == reported.visits
-    assert np.array_equal(fleet.model(name), reported.model)
+    assert [report.visits for report in view.history] == expected.visits
+    assert np.array_equal(fleet.model(name), expected.model)
 
 
 def test_agent_killed_mid_visit_returns_the_same_state(fleet: LiveFleet, tmp_path: Path) -> None:
     name, victim = "killed", next(iter(fleet.sites.values()))[0]
-    reported = simulated(name, f"{VISIT}\n{MERGED}", tmp_path, epochs=MANY_EPOCHS)
-    assert reported.kit.model.state
-    fleet.submit(reported.text)
+    expected = simulated(name, f"{VISIT}\n{MERGED}", tmp_path, epochs=MANY_EPOCHS)
+    assert expected.kit.model.state
+    fleet.submit(expected.text)
     for number in (1, 2):  # at least one of the visits is still under way when this process comes to the kill
         # In the first round, the first visit reported the summary of its data.
         fleet.wait_for(victim, f"visit {name} round {number} tour", 2 if number == 1 else 1)
@@ -120,5 +120,5 @@ def test_agent_killed_mid_visit_returns_the_same_state(fleet: LiveFleet, tmp_pat
         fleet.start(victim)
     view = fleet.finish(name)
     assert view.status == "done", view.detail
-    assert np.array_equal(fleet.model(name), reported.model)
+    assert np.array_equal(fleet.model(name), expected.model)
     assert sum(f"visit {name} round " in line for line in fleet.log(victim).splitlines()) > 3

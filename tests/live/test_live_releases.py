@@ -65,8 +65,8 @@ def test_bad_release_stops_at_first_devices_and_rolls_back(
     view = fleet.roll_out(make(version), rules=msgspec.structs.replace(RULES, latency=latency))
     assert (view.status, view.serves, view.stage) == ("rolled-back", 2, 1)
     assert why in view.detail
-    reported = [device for device in DEVICES if f"release digits {version}" in fleet.log(device)]
-    assert len(reported) == 2  # the one of the first stage, and the one that was asked besides
+    touched = [device for device in DEVICES if f"release digits {version}" in fleet.log(device)]
+    assert len(touched) == 2  # the one of the first stage, and the one that was asked besides
     assert fleet.current() == {2}
     fleet.all_predict(2)
 

@@ -130,7 +130,7 @@ def test_broker_counters_match_the_witness(fleet) -> None:
     """Runs last: the fleet is idle, so both counts stay the same."""
 
     def same() -> bool:
-        received, reported = fleet.witness.counted()
-        return bool(received == reported)
+        received, counted = fleet.witness.counted()
+        return bool(received == counted)
 
     fleet.wait(same, "equal counts")

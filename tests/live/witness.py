@@ -93,10 +93,10 @@ class Witness:
             elif OPERATOR in message.topic.split("/"):
                 self.mail += size
             else:
-                output = msgpack.unpackb(message.payload)
-                del output["id"]  # every packet has its own
-                content = hashlib.sha256(message.topic.encode() + msgpack.packb(output)).digest()
+                packet = msgpack.unpackb(message.payload)
+                del packet["id"]  # every packet has its own
+                content = hashlib.sha256(message.topic.encode() + msgpack.packb(packet)).digest()
                 self.repeated += size if content in self._seen else 0
                 self._seen.add(content)
-                self.bytes[output["kind"]] += size
-                self.messages[output["kind"]] += 1
+                self.bytes[packet["kind"]] += size
+                self.messages[packet["kind"]] += 1

@@ -93,7 +93,7 @@ def test_nearest_name_is_suggested() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "output"),
+    ("line", "message"),
     [
         ('strategy = "fedagv"', "there is no strategy 'fedagv'; did you mean 'fedavg'?"),
         ("round = 3", "unknown key 'round'; did you mean 'rounds'?"),
@@ -114,10 +114,10 @@ def test_nearest_name_is_suggested() -> None:
         ('tours.on_lost_site = "panic"', "tours.on_lost_site"),
     ],
 )
-def test_invalid_job_file_is_rejected(line, output) -> None:
+def test_invalid_job_file_is_rejected(line, message) -> None:
     with pytest.raises(ConfigError) as caught:
         read_job(f'name = "job"\ndata.test = "digits"\n{line}', "job.toml")
-    assert output in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith("job.toml: ")
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 import sojourn
 from sojourn.protocol import topics
-from sojourn.protocol.limits import Metric, Name, Number
+from sojourn.protocol.limits import FiniteFloat, Name, Number
 from sojourn.protocol.release_messages import ReleaseReport
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Offer
@@ -58,7 +58,7 @@ class ShownDevice(msgspec.Struct, frozen=True):
     training: bool = False
     visits: Number = 0
     """The number of kept visits."""
-    loss: Metric | None = None
+    loss: FiniteFloat | None = None
     reason: Shown = ""
     """Why the last visit failed; empty if it was kept."""
     releases: Annotated[dict[Name, ShownRelease], msgspec.Meta(max_length=MAX_LINES)] = {}

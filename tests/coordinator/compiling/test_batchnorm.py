@@ -98,9 +98,9 @@ def test_loss_gradient_and_statistics_match_torch(make, spec) -> None:
     torch.manual_seed(2)
     module = moved(make())
     made = compiled(module, spec)
-    graphs, learned, vector = Graphs(made.kit), made.kit.model.learned, made.initial.copy()
+    graphs, size, vector = Graphs(made.kit), made.kit.model.trainable_size, made.initial.copy()
     assert np.array_equal(vector, numbers(module))
-    assert made.kit.model.size - learned == sum(b.numel() for b in module.buffers() if b.dim())
+    assert made.kit.model.size - size == sum(b.numel() for b in module.buffers() if b.dim())
     module.train()
     for size in (4, 2, 7):
         x, y = batch(spec, size, size)
@@ -108,12 +108,12 @@ def test_loss_gradient_and_statistics_match_torch(make, spec) -> None:
         ours, mine, state = graphs.loss_gradient_and_state(vector, x, y)
         assert ours == pytest.approx(loss, rel=1e-5)
         np.testing.assert_allclose(mine, gradient, rtol=1e-4, atol=2e-6)
-        np.testing.assert_allclose(state, numbers(module)[learned:], rtol=2e-6, atol=1e-6)
-        vector[learned:] = state
+        np.testing.assert_allclose(state, numbers(module)[size:], rtol=2e-6, atol=1e-6)
+        vector[size:] = state
     module.eval()
     x, _ = batch(spec, 3)
     theirs = module(torch.from_numpy(x)).detach().numpy()
-    vector[:learned] = numbers(module)[:learned]
+    vector[:size] = numbers(module)[:size]
     np.testing.assert_allclose(graphs.logits(vector, x), theirs, rtol=1e-5, atol=1e-5)
     session = onnxruntime.InferenceSession(bake(made.kit, vector))
     np.testing.assert_allclose(session.run(None, {"x": x})[0], theirs, rtol=1e-5, atol=1e-5)
@@ -131,14 +131,14 @@ def rows_compiled() -> Compiled:
 
 def test_single_value_per_channel_uses_running_statistics() -> None:
     module, made = rows(), rows_compiled()
-    (x, y), learned = batch(FLAT, 1), made.kit.model.learned
+    (x, y), size = batch(FLAT, 1), made.kit.model.trainable_size
     with pytest.raises(ValueError, match="more than 1 value"):
         by_torch(module.train(), x, y)
     loss, gradient = by_torch(module.eval(), x, y)
     ours, mine, state = Graphs(made.kit).loss_gradient_and_state(made.initial, x, y)
     assert ours == pytest.approx(loss, rel=1e-6)
     np.testing.assert_allclose(mine, gradient, rtol=1e-5, atol=1e-7)
-    assert np.array_equal(state, made.initial[learned:])
+    assert np.array_equal(state, made.initial[size:])
     plain = with_plain_batchnorm(rows(), "merge").train()
     assert by_torch(plain, x, y)[0] == pytest.approx(loss, rel=1e-6)
     # Two samples have a deviation, and change the statistics.
@@ -174,7 +174,7 @@ def test_probe_covers_state_and_rejects_stale_runtime() -> None:
     class Stale(Graphs):
         def loss_gradient_and_state(self, vector, x, y, noise=(), reference_models=(), streams=None):
             loss, gradient, _ = super().loss_gradient_and_state(vector, x, y, noise, reference_models, streams)
-            return loss, gradient, vector[self._kit.model.learned :]
+            return loss, gradient, vector[self._kit.model.trainable_size :]
 
     assert check_probe(kit, Graphs(kit)) is None
     assert "state after the probe" in (check_probe(kit, Stale(kit)) or "")

@@ -183,10 +183,10 @@ def test_spread_is_used_only_if_plain_vector_fails(monkeypatch: pytest.MonkeyPat
 
 
 def test_compile_steps_are_reported_in_order() -> None:
-    reported: list[str] = []
-    compile_kit(nn.Linear(3, 4), InputSpec((3,)), CLASSES, mean=None, std=None, seed=2, report=reported.append)
+    steps: list[str] = []
+    compile_kit(nn.Linear(3, 4), InputSpec((3,)), CLASSES, mean=None, std=None, seed=2, report=steps.append)
     count = len(kinds(16))
-    assert reported[:4] == [
+    assert steps[:4] == [
         "checking the layers", "writing the training graph", "writing the prediction graph", "computing the probe",
     ]  # fmt: skip
-    assert reported[4:] == [f"checking the gradient ({at} of {count})" for at in range(1, count + 1)]
+    assert steps[4:] == [f"checking the gradient ({at} of {count})" for at in range(1, count + 1)]

@@ -133,13 +133,13 @@ def test_models_are_compared_in_prediction_mode() -> None:
     graphs, (x, y, noise) = Graphs(made.kit), batch(made.kit)
     _, plain, state = graphs.loss_gradient_and_state(made.initial, x, y, noise)
     same = Streams([made.initial], [9.0])
-    reported, both, left = graphs.loss_gradient_and_state(made.initial, x, y, noise, streams=same)
+    plain_loss, both, left = graphs.loss_gradient_and_state(made.initial, x, y, noise, streams=same)
     np.testing.assert_allclose(both, plain, atol=1e-6)  # the first step of a visit has only the plain gradient
     np.testing.assert_array_equal(left, state)
     other = made.initial * np.float32(0.7)
     again, apart, _ = graphs.loss_gradient_and_state(made.initial, x, y, noise, streams=Streams([other], [9.0]))
     assert np.abs(apart - plain).max() > 1e-3
-    assert again == reported  # the reported loss is the plain one
+    assert again == plain_loss  # the reported loss is the plain one
     nothing = graphs.loss_gradient_and_state(made.initial, x, y, noise, streams=Streams([other], [0.0]))[1]
     np.testing.assert_allclose(nothing, plain, atol=1e-6)
 
@@ -212,7 +212,7 @@ def test_enlarging_a_model_keeps_its_other_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "output"),
+    ("changes", "message"),
     [
         ({"anchors": 2}, r"the two-stream graph takes .* instead of"),
         ({"scalars": 0}, r"the two-stream graph takes .* instead of"),
@@ -222,10 +222,10 @@ def test_enlarging_a_model_keeps_its_other_weights() -> None:
         ({"graph": b"nonsense"}, "rejected"),
     ],
 )
-def test_graph_that_contradicts_its_kit_is_rejected(changes: dict[str, Any], output: str) -> None:
+def test_graph_that_contradicts_its_kit_is_rejected(changes: dict[str, Any], message: str) -> None:
     made = kit_of(frozen, FeatureMatch())
     kit = msgspec.structs.replace(made.kit, two_stream=msgspec.structs.replace(stream_of(made.kit), **changes))
-    with pytest.raises(GraphRefused, match=output):
+    with pytest.raises(GraphRefused, match=message):
         Graphs(kit).loss_and_gradient(made.initial, *batch(kit)[:2], streams=Streams([made.initial], [1.0]))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class LocalEvent:
+class FakeOperator:
     """A connection to a coordinator that has this log."""
 
     def __init__(self, entries: list[AuditEntry]) -> None:
@@ -39,7 +39,7 @@ class LocalEvent:
 
 def run(*words: str, entries: list[AuditEntry] | None = None) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(options, "_connection", lambda **_: LocalEvent(entries or []))
+        patch.setattr(options, "_connection", lambda **_: FakeOperator(entries or []))
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
 
@@ -51,9 +51,9 @@ def test_audit_shows_log_and_verifies_it() -> None:
     assert done.exit_code == 0
     assert "submit a" in done.output
     assert f"3 entries, complete; the newest has the hash {log(*ACTS)[-1].digest.hex()}" in done.output
-    reported = json.loads(run("audit", "--json", "--last", "1", entries=log(*ACTS)).stdout)
-    assert [it["what"] for it in reported["entries"]] == ["remove a"]
-    assert reported["faults"] == []
+    printed = json.loads(run("audit", "--json", "--last", "1", entries=log(*ACTS)).stdout)
+    assert [it["what"] for it in printed["entries"]] == ["remove a"]
+    assert printed["faults"] == []
     assert run("audit", "--verify").exit_code == 0
 
 

@@ -76,9 +76,9 @@ def words(text: str) -> str:
 
 @pytest.mark.usefixtures("fleet")
 def test_status_lists_online_and_offline_devices_with_ages() -> None:
-    reported = run(fleet_app, "status").splitlines()
-    assert reported[0] == "2 devices: 1 online, 1 offline"
-    assert reported[2].split() == [
+    output = run(fleet_app, "status").splitlines()
+    assert output[0] == "2 devices: 1 online, 1 offline"
+    assert output[2].split() == [
         "a",
         "online",
         "1",
@@ -94,15 +94,15 @@ def test_status_lists_online_and_offline_devices_with_ages() -> None:
         "h",
         "ago",
     ]
-    assert reported[3].split()[:5] == ["b", "offline", "1", "h", "s2"]
-    assert max(len(line) for line in reported) <= 80
+    assert output[3].split()[:5] == ["b", "offline", "1", "h", "s2"]
+    assert max(len(line) for line in output) <= 80
 
 
 @pytest.mark.usefixtures("fleet")
 def test_show_prints_all_device_details_within_80_columns() -> None:
-    reported = run(fleet_app, "show", "a")
-    assert "machine     m" in reported
-    assert "objectives  sgd" in reported
+    output = run(fleet_app, "show", "a")
+    assert "machine     m" in output
+    assert "objectives  sgd" in output
     gone = run(fleet_app, "show", "b")
     assert LONG in " ".join(gone.replace("│", " ").split())
     assert "known only while it is online" in gone
@@ -113,8 +113,8 @@ def test_show_prints_all_device_details_within_80_columns() -> None:
 
 @pytest.mark.usefixtures("fleet")
 def test_history_is_in_chronological_order() -> None:
-    reported = run(fleet_app, "history", "--device", "b")
-    rows = [line.split() for line in reported.splitlines()[1:] if line.startswith("20")]
+    output = run(fleet_app, "history", "--device", "b")
+    rows = [line.split() for line in output.splitlines()[1:] if line.startswith("20")]
     assert [row[3] for row in rows] == ["online", "declined", "offline"]
 
 
@@ -138,9 +138,9 @@ def test_json_output_is_complete() -> None:
 
 @pytest.mark.usefixtures("fleet")
 def test_visits_print_as_table_and_csv(tmp_path: Path) -> None:
-    reported = run(job_commands.app, "visits", "job")
-    assert f"b (round 1): declined, ={LONG}" in words(reported)
-    assert max(len(line) for line in reported.splitlines()) <= 80
+    output = run(job_commands.app, "visits", "job")
+    assert f"b (round 1): declined, ={LONG}" in words(output)
+    assert max(len(line) for line in output.splitlines()) <= 80
     assert "declined" not in run(job_commands.app, "visits", "job", "--device", "a")
     file = tmp_path / "visits.csv"
     assert run(job_commands.app, "visits", "job", "--csv", str(file)) == f"{file}: 2 visits\n"
@@ -174,12 +174,12 @@ def test_job_lists_every_failure_with_its_rounds(connect) -> None:
     state.unestimated = ("c: not estimated: declined, hot",)
     state.fleet, state.taken, state.counted_rounds = dict.fromkeys("abd"), {"a": 4, "b": 1}, 4
     connect(lambda question: sends(bench.cloud.handle(_received(question), 100.0)))
-    reported = run(job_commands.app, "status", "job")
-    assert f"b: declined, {LONG} (round 1 to 3, 5)" in words(reported)
-    assert "c: not estimated: declined, hot" in reported
-    assert "selected in every round so far: a" in reported
-    assert "online, but not selected in any round so far: d" in reported
-    assert max(len(line) for line in reported.splitlines()) <= 80
+    output = run(job_commands.app, "status", "job")
+    assert f"b: declined, {LONG} (round 1 to 3, 5)" in words(output)
+    assert "c: not estimated: declined, hot" in output
+    assert "selected in every round so far: a" in output
+    assert "online, but not selected in any round so far: d" in output
+    assert max(len(line) for line in output.splitlines()) <= 80
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-5, "0 s"), (59, "59 s"), (61, "1 min"), (7300, "2 h"), (2e6, "23 d")])

@@ -55,8 +55,8 @@ class Coordinator(Operator):
         return self.text, "0.6.0"
 
     def kit(self, name: str) -> tuple[KitDetails, bytes]:
-        reported = KitDetails("t", "job", ref_of(self.content), self.scaling, compilers(), self.serial)
-        return reported, self.content
+        details = KitDetails("t", "job", ref_of(self.content), self.scaling, compilers(), self.serial)
+        return details, self.content
 
     def sign(self, mandate: SignedMandate) -> Any:
         self.signed.append(mandate)

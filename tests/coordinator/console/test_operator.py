@@ -64,9 +64,9 @@ class FakeLink:
         message = unpack(payload, self._me, self._cloud).message
         self.asked.append(message)
         for answer in self._answer(message):
-            self.notify(answer)
+            self.deliver(answer)
 
-    def notify(self, message: Message) -> None:
+    def deliver(self, message: Message) -> None:
         packet = Packet(1, Epoch(1, bytes(8)), message)
         self.listener.arrived(self, topics.inbox(self._fleet, self._me, self._cloud.name), pack(packet))
 
@@ -124,7 +124,7 @@ def test_export_is_downloaded_completely(size: int, monkeypatch) -> None:
     model = bytes(at * 31 % 251 for at in range(size))
     blobs, ref = MemoryBlobs(), ref_of(model)
     blobs.put(model, ref.digest)
-    holder = Exchange(blobs, lambda _, message: link.notify(message), lambda _: 100_000)
+    holder = Exchange(blobs, lambda _, message: link.deliver(message), lambda _: 100_000)
     holder.grant(ME, [ref.digest])
 
     def answer(message: Any) -> list[Message]:

@@ -75,7 +75,7 @@ def test_impossible_release_is_refused_and_job_continues() -> None:
     bench.trained()
     bench.receive(OPERATOR, ASKED)
     key = next(key for key, work in bench.work.items() if isinstance(work, BuildRelease))
-    assert sends(bench.notify(WorkFailed(key, "failed", "they disagree"))) == [Refused("m", "they disagree")]
+    assert sends(bench.handle(WorkFailed(key, "failed", "they disagree"))) == [Refused("m", "they disagree")]
     assert bench.cloud.state.jobs["job"].status == "running"
     assert bench.receive(OPERATOR, ASKED)  # a repeated request is retried
 
@@ -148,7 +148,7 @@ class Taking:
 
     def ask(self, _to: object, message: Message) -> None:
         self.pause()
-        threading.Thread(target=self.link.notify, args=(message,)).start()
+        threading.Thread(target=self.link.deliver, args=(message,)).start()
 
     def answer(self, message: Message) -> list[Message]:
         match message:

@@ -50,9 +50,9 @@ def create(*given: str) -> str:
 
 
 def test_file_alone_becomes_an_unmeasured_release() -> None:
-    reported = create()
+    output = create()
     card = read_release(Path("wine-7.release")).card
-    assert "not measured" in reported
+    assert "not measured" in output
     assert np.isnan(card.accuracy)
     assert (card.classes, card.model, card.probe.rows) == (("0", "1", "2"), "model.onnx", 8)
     first = Path("wine-7.release").read_bytes()
@@ -62,7 +62,7 @@ def test_file_alone_becomes_an_unmeasured_release() -> None:
 
 
 def test_samples_give_accuracy_and_options_give_class_names() -> None:
-    reported = create("--samples", "test.npz", "--class-names", "red, white,rose", "--notes", "a note")
+    output = create("--samples", "test.npz", "--class-names", "red, white,rose", "--notes", "a note")
     made = read_release(Path("wine-7.release"))
     with np.load("test.npz") as file:
         x, y = file["x"], file["y"]
@@ -73,8 +73,8 @@ def test_samples_give_accuracy_and_options_give_class_names() -> None:
     assert 240 / 270 <= made.card.accuracy <= 1.0
     assert round(made.card.accuracy * 270) == pytest.approx(made.card.accuracy * 270)
     assert (made.card.classes, made.card.notes) == (("red", "white", "rose"), "a note")
-    assert "270 samples" in reported
-    assert "red, white, rose" in reported
+    assert "270 samples" in output
+    assert "red, white, rose" in output
     Path("names.txt").write_text("red\nwhite\n\nrose\n")
     create("--classes-file", "names.txt")
     assert read_release(Path("wine-7.release")).card.classes == ("red", "white", "rose")
@@ -101,11 +101,11 @@ def test_labels_may_be_names() -> None:
 
 
 def test_int8_loss_of_a_file_is_measured() -> None:
-    reported = create("--samples", "test.npz", "--int8")
+    output = create("--samples", "test.npz", "--int8")
     card = read_release(Path("wine-7.release")).card
     assert (card.encoding, card.tested) == ("int8", 270)
     assert abs(card.accuracy_lost) <= 0.05
-    assert "int8 cost" in reported or "int8 gained" in reported
+    assert "int8 cost" in output or "int8 gained" in output
     with pytest.raises(ConfigError, match="int8 needs --samples"):
         create("--int8")
 
@@ -161,10 +161,10 @@ def test_missing_onnx_names_package_to_install(monkeypatch) -> None:
 
 def test_show_prints_the_card() -> None:
     create("--samples", "test.npz", "--class-names", "red,white,rose", "--notes", "[bold]a note")
-    reported = " ".join(run("show", "wine-7.release").split())
+    output = " ".join(run("show", "wine-7.release").split())
     made = read_release(Path("wine-7.release"))
     for word in ("wine 7", "float32 rows x 4", "red, white, rose", "[bold]a note", made.card.created, "model.onnx"):
-        assert word in reported
+        assert word in output
     with pytest.raises(DataError, match="is not a release"):
         run("show", "model.onnx")
 

@@ -26,8 +26,8 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 def test_list_has_a_line_per_strategy_within_80_columns(narrow: CliRunner) -> None:
     lines = [line.rstrip() for line in narrow.invoke(app, []).stdout.splitlines()]
-    reported = [f"{each.name:17}  {each.summary}" for each in STRATEGIES.values()]
-    assert lines[1 : 1 + len(reported)] == reported
+    expected = [f"{each.name:17}  {each.summary}" for each in STRATEGIES.values()]
+    assert lines[1 : 1 + len(expected)] == expected
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["strategy", "good", "for"]
 

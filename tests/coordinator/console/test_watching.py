@@ -53,10 +53,10 @@ def test_repeated_failures_are_counted() -> None:
 def test_long_job_table_fits_on_a_screen() -> None:
     rounds = tuple(msgspec.structs.replace(FIRST, round=at, accuracy=0.9 if at == 33 else 0.5) for at in range(1, 502))
     text = shown(result_table(JobProgress(VIEW, rounds)))
-    reported = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
-    assert len(reported) <= 20
-    assert {"33", "501"} <= set(reported)
-    assert f"{len(reported)} of 501 rounds" in text
+    rows = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+    assert len(rows) <= 20
+    assert {"33", "501"} <= set(rows)
+    assert f"{len(rows)} of 501 rounds" in text
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -129,8 +129,8 @@ def test_compile_progress_is_shown_and_waiting_adds_no_line() -> None:
             "checking (2 of 6), 12 s",
         )
     ]
-    reported = [line for before, after in zip([None, *looks], looks, strict=False) for line in lines(before, after)]
-    assert reported == [
+    printed = [line for before, after in zip([None, *looks], looks, strict=False) for line in lines(before, after)]
+    assert printed == [
         "job first: compiling: loading torch, 1 s",
         "job first: compiling: checking (1 of 6), 11 s",
         "job first: compiling: checking (2 of 6), 12 s",
@@ -235,6 +235,6 @@ def test_flagged_visits_are_counted_on_every_screen() -> None:
     progress = JobProgress(VIEW, (flagged,))
     assert "visits that the gate would have refused: 2" in shown(screen(progress, 200), 200)
     assert "failed visits" not in shown(screen(progress, 200), 200)
-    reported = failure_lines(progress)
-    assert 'the gate would have refused 2 of 8 visits (gate = "report" refuses none)' in reported
-    assert f"  {line} (round 1)" in reported
+    failures = failure_lines(progress)
+    assert 'the gate would have refused 2 of 8 visits (gate = "report" refuses none)' in failures
+    assert f"  {line} (round 1)" in failures

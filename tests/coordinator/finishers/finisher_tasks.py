@@ -77,5 +77,5 @@ def drawn(kit: Kit, number: int) -> Vector:
     """Return a random model; its variances are above 0."""
     random = np.random.default_rng(number)
     vector = random.normal(0, 0.3, kit.model.size).astype(np.float32)
-    vector[kit.model.learned :] = np.abs(vector[kit.model.learned :]) + 0.5
+    vector[kit.model.trainable_size :] = np.abs(vector[kit.model.trainable_size :]) + 0.5
     return vector

@@ -195,7 +195,7 @@ def test_batchnorm_matters_and_returns_its_statistics(plain) -> None:
     assert np.array_equal(made(small(bn=0.0)), plain)  # no such layer, so no such term
     kit = kit_of(text)
     fresh = made(small(epochs=0), text=text)
-    assert (with_norms[kit.model.learned :] != fresh[kit.model.learned :]).any()
+    assert (with_norms[kit.model.trainable_size :] != fresh[kit.model.trainable_size :]).any()
 
 
 def test_shifted_images_are_crops_of_padded_ones() -> None:

@@ -41,9 +41,9 @@ def symmetric(seed: int) -> np.ndarray[Any, Any]:
 
 
 def task_with(ps: Any, had: Any = ((1, 1),) * 3, models: Any = MODELS, text: str = TEXT) -> FinishTask:
-    reported = [np.concatenate([np.ravel(p), each]).astype(np.float32) for p, each in zip(ps, had, strict=True)]
+    stored = [np.concatenate([np.ravel(p), each]).astype(np.float32) for p, each in zip(ps, had, strict=True)]
     members = [
-        MemberModel(f"dev-{at}", 1.0, lambda at=at: models[at].copy(), {"projections": lambda at=at: reported[at]})  # type: ignore[misc]
+        MemberModel(f"dev-{at}", 1.0, lambda at=at: models[at].copy(), {"projections": lambda at=at: stored[at]})  # type: ignore[misc]
         for at in range(len(models))
     ]
     return FinishTask(members, np.zeros(SPEC.size, np.float32), KIT, read_job(text, "job"), 0)
@@ -164,12 +164,12 @@ def test_whole_job_matches_pseudo_code() -> None:
     assert found.state.status == "done", found.state.detail
     names = [f"dev-{number}" for number in range(6)]
     models = [train(initial_model(), name, 1)[0].astype(np.float32) for name in names]
-    reported = [
+    reports = [
         projections(settings, prepare(kit(), shards(6)[name], 1), model, 32)
         for name, model in zip(names, models, strict=True)
     ]
     d = 65
-    ps = [each[: d * d].reshape(d, d).astype(np.float64) for each in reported]
+    ps = [each[: d * d].reshape(d, d).astype(np.float64) for each in reports]
     w = [_rows(model) for model in models]
     whole = sum(w) / 6
     for _ in range(4):

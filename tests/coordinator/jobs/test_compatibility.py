@@ -20,7 +20,7 @@ def mixed(base: str, **changes: dict[str, Any]) -> Strategy:
     return named(base, "here").changed(changes, "it")
 
 
-def reported(strategy: Strategy, job: JobSettings | None = None) -> str:
+def objection_to(strategy: Strategy, job: JobSettings | None = None) -> str:
     """Return the only objection."""
     (one,) = objections(strategy, job)
     return one
@@ -235,7 +235,7 @@ def test_single_invalid_change_gives_one_error() -> None:
     alone = [(base, changes) for base, changes, *_ in INVALID if len(changes) == 1]
     counts = [len(objections(mixed(base, **changes))) for base, changes in alone]
     assert counts.count(1) >= len(counts) - 2, "one change, one reason"
-    assert reported(mixed("fedavg", aggregator={NAME: "dyn"})).startswith(
+    assert objection_to(mixed("fedavg", aggregator={NAME: "dyn"})).startswith(
         "the aggregator dyn is one half of an algorithm"
     )
 
@@ -244,9 +244,9 @@ def test_only_weighted_estimate_needs_sample_counts() -> None:
     # All built-in estimators with rows also give sample counts, so the test uses the estimator none.
     fedseq = named("fedseq", "here")
     of_size = {"sets": 9, "size": 4, "grouping": "greedy"}
-    for estimate, output in (("weighted-mean", 1), ("mean", 0), ("midpoint", 0)):
+    for estimate, count in (("weighted-mean", 1), ("mean", 0), ("midpoint", 0)):
         mix = fedseq.changed({"arranger": {**of_size, "estimate": estimate}, "estimator": {NAME: "none"}}, "it")
-        assert sum("number of samples" in each for each in objections(mix)) == output
+        assert sum("number of samples" in each for each in objections(mix)) == count
 
 
 def job(strategy: str, **fields: Any) -> JobSettings:
@@ -254,7 +254,7 @@ def job(strategy: str, **fields: Any) -> JobSettings:
 
 
 @pytest.mark.parametrize(
-    ("settings", "output"),
+    ("settings", "message"),
     [
         (job("fedelmy", rounds=5), "the schedule ring has 1: leave rounds out, or set schedule.trips = 5,"),
         (job("fedelmy-few-shot", rounds=1), "rounds = 1, and the schedule ring has 3"),
@@ -272,8 +272,8 @@ def job(strategy: str, **fields: Any) -> JobSettings:
         (job("fedavg", tours={"on_lost_visit": "retry", "retries": 0}), "tours.retries = 0 never retries"),
     ],
 )
-def test_job_that_contradicts_its_strategy_is_rejected(settings: JobSettings, output: str) -> None:
-    assert output in reported(settings.parts(), settings)
+def test_job_that_contradicts_its_strategy_is_rejected(settings: JobSettings, message: str) -> None:
+    assert message in objection_to(settings.parts(), settings)
     assert objections(settings.parts()) == []
 
 
@@ -308,28 +308,28 @@ def here(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("kind", ["estimator", "arranger", "schedule", "aggregator"])
 def test_custom_coordinator_parts_must_be_installed(kind: str) -> None:
-    output = [each for each in objections(mixed("fedavg", **{kind: {NAME: "not.there:Mine"}})) if "not.there" in each]
-    assert len(output) == 1
-    assert output[0].startswith("not.there:Mine is not installed here")
+    found = [each for each in objections(mixed("fedavg", **{kind: {NAME: "not.there:Mine"}})) if "not.there" in each]
+    assert len(found) == 1
+    assert found[0].startswith("not.there:Mine is not installed here")
 
 
 def test_custom_parts_need_methods_and_known_settings(here: str) -> None:
     assert objections(mixed("fedavg", arranger={NAME: here, "depth": 2})) == []
     assert re.match(
-        "parts_of_mine:Arranges lacks the methods depart, merges", reported(mixed("fedavg", schedule={NAME: here}))
+        "parts_of_mine:Arranges lacks the methods depart, merges", objection_to(mixed("fedavg", schedule={NAME: here}))
     )
     assert re.match(
-        "parts_of_mine:Arranges lacks the methods aggregate", reported(mixed("fedavg", aggregator={NAME: here}))
+        "parts_of_mine:Arranges lacks the methods aggregate", objection_to(mixed("fedavg", aggregator={NAME: here}))
     )
     assert re.match(
-        "parts_of_mine:Arranges lacks the methods estimate", reported(mixed("fedavg", estimator={NAME: here}))
+        "parts_of_mine:Arranges lacks the methods estimate", objection_to(mixed("fedavg", estimator={NAME: here}))
     )
-    assert "cannot be created with" in reported(mixed("fedavg", arranger={NAME: here, "depth": "deep"}))
+    assert "cannot be created with" in objection_to(mixed("fedavg", arranger={NAME: here, "depth": "deep"}))
 
 
 def test_memory_rejects_custom_arranger_that_repeats_devices(here: str) -> None:
     twice = {NAME: here, "once": False}
-    assert "may put a device on two tours at once" in reported(mixed("feddyn", arranger=twice))
+    assert "may put a device on two tours at once" in objection_to(mixed("feddyn", arranger=twice))
     assert objections(mixed("feddyn", arranger={NAME: here})) == []
     assert objections(mixed("fedprox", arranger=twice)) == []
     assert objections(mixed("feddyn", arranger=twice, schedule={NAME: "ring", "trips": 2})) == []

@@ -46,7 +46,7 @@ def test_digits_stay_a_name_and_job_can_be_renamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "output"),
+    ("text", "message"),
     [
         ("nme = 1", "job.toml: unknown key 'nme'; did you mean 'name'"),
         ('name = "A"\n[data]\ntest = "digits"', "job.toml: the job's name 'A' is not a valid name"),
@@ -54,8 +54,8 @@ def test_digits_stay_a_name_and_job_can_be_renamed(tmp_path: Path) -> None:
         ('name = "a"\n[data]\ntest = "digits"\n[model.options]\nx = "' + 50_000 * "x" + '"', "50000 characters"),
     ],
 )
-def test_mistakes_are_found_before_sending(text: str, output: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=output):
+def test_mistakes_are_found_before_sending(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
         job_text(write(tmp_path, text))
 
 

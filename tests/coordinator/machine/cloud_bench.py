@@ -61,7 +61,7 @@ class Bench:
         self.records: list[bytes] = []
         self.work: dict[str, Any] = {}
 
-    def notify(self, event, now=0.0) -> list[Any]:
+    def handle(self, event, now=0.0) -> list[Any]:
         return self.note(self.cloud.handle(event, now))
 
     def note(self, effects: list[Any]) -> list[Any]:
@@ -85,20 +85,20 @@ class Bench:
         return replayed(Coordinator("c"), self.records, cut)
 
     def receive(self, sender, message, now=0.0, epoch=BOOT) -> list[Any]:
-        return self.notify(Received(sender, epoch, message), now)
+        return self.handle(Received(sender, epoch, message), now)
 
     def did(self, form, outcome, now=0.0) -> list[Any]:
         """Complete the pending work of this kind."""
         key = next(key for key, work in self.work.items() if isinstance(work, form))
         work = self.work.pop(key)
-        return self.notify(WorkDone(key, outcome(work) if callable(outcome) else outcome), now)
+        return self.handle(WorkDone(key, outcome(work) if callable(outcome) else outcome), now)
 
     def join(self, name: str, devices=(), epoch=BOOT, revision=1, now=0.0) -> list[Any]:
         """A site is born and sends its roster."""
-        self.notify(Present(site(name), epoch, Birth()), now)
+        self.handle(Present(site(name), epoch, Birth()), now)
         members = ref_of(f"{name} {devices} {revision}".encode())
         self.receive(site(name), Roster(revision, members), now, epoch)
-        self.notify(Pulled(members.digest), now)
+        self.handle(Pulled(members.digest), now)
         listed = tuple(Member(device, epoch, OFFER) for device in devices)
         return self.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, listed), now)
 
@@ -128,8 +128,8 @@ class Bench:
         """Report a tour's result from its site, and fetch it."""
         ref = result(number, round_)
         self.receive(site(name), Toured(TourId("job", round_, number, 1), {"model": ref}, 5, REPORTS, 0), now)
-        self.notify(Pulled(ref.digest), now)
-        return self.notify(Pulled(REPORTS.digest), now)
+        self.handle(Pulled(ref.digest), now)
+        return self.handle(Pulled(REPORTS.digest), now)
 
     def close(self, now=0.0, accuracy=0.5) -> list[Any]:
         def closed(work: CloseRound):

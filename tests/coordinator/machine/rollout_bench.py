@@ -51,16 +51,16 @@ class RolloutBench(Bench):
             self.join(f"s{number}", tuple(devices[number::sites]))
         self.devices = list(devices)
 
-    def notify(self, event, now=None) -> list[Any]:
+    def handle(self, event, now=None) -> list[Any]:
         if now is not None:
             self.now = max(self.now, now)
-        return super().notify(event, self.now)
+        return super().handle(event, self.now)
 
     def begin(self, version=1, **how) -> list[Any]:
         """Start a rollout, and deliver its blobs."""
         self.receive(OPERATOR, rollout(version, **how))
-        self.notify(Pulled(refs(version)[0].digest))
-        return self.notify(Pulled(refs(version)[1].digest))
+        self.handle(Pulled(refs(version)[0].digest))
+        return self.handle(Pulled(refs(version)[1].digest))
 
     def of_releases(self) -> list[bytes]:
         """Return the records without those of connections."""
@@ -91,7 +91,7 @@ class RolloutBench(Bench):
         effects: list[Any] = []
         while (wake := self.cloud.wake_at()) is not None and wake <= end:
             self.now = max(self.now, wake)
-            effects += self.notify(TimerFired())
+            effects += self.handle(TimerFired())
             after = self.cloud.wake_at()
             assert after is None or after > self.now, "it would be woken for nothing, for ever"
         self.now = end
@@ -129,5 +129,5 @@ def shipped(effects) -> list[tuple[str, int, tuple[str, ...]]]:
     return found
 
 
-def reported(effects) -> set[str]:
+def ordered_devices(effects) -> set[str]:
     return {device for _, _, devices in shipped(effects) for device in devices}

@@ -16,12 +16,12 @@ from tests.coordinator.machine.cloud_bench import OPERATOR
 from tests.coordinator.machine.fleet_bench import WALL, FleetBench
 
 
-def reported(effects: list[Any]) -> list[Changed]:
+def changes_in(effects: list[Any]) -> list[Changed]:
     return [it.message for it in effects if isinstance(it, Send) and isinstance(it.message, Changed)]
 
 
 def ask(bench: FleetBench, since: int = 0, now: float = 1.0, ticket: str = "t") -> Any:
-    found = reported(bench.receive(OPERATOR, AwaitChange(ticket, since), now=now))
+    found = changes_in(bench.receive(OPERATOR, AwaitChange(ticket, since), now=now))
     return found[0] if found else None
 
 
@@ -37,7 +37,7 @@ def test_first_request_returns_at_once_and_next_on_device_join() -> None:
     assert first.mark >= 1000 * WALL
     assert ask(bench, first.mark) is None
     effects = bench.join("s1", ("a",))
-    (answer,) = reported(effects)
+    (answer,) = changes_in(effects)
     assert (answer.ticket, answer.fleet > first.fleet, answer.releases) == ("t", True, first.releases)
     assert [it.device for it in devices(bench, first.mark)] == ["a"]
     assert devices(bench, answer.mark) == []
@@ -47,15 +47,15 @@ def test_watcher_gets_only_changed_devices() -> None:
     bench = FleetBench()
     mark = ask(bench).mark
     bench.receive(OPERATOR, AwaitChange("t", mark, True), now=1.0)
-    (answer,) = reported(bench.join("s1", ("a", "b")))
+    (answer,) = changes_in(bench.join("s1", ("a", "b")))
     assert [it.device for it in answer.devices or ()] == ["a", "b"]
     bench.receive(OPERATOR, AwaitChange("t", answer.mark, True), now=2.0)
-    (later,) = reported(bench.cloud.handle(TimerFired(), 2.0 + MAX_WAIT))
+    (later,) = changes_in(bench.cloud.handle(TimerFired(), 2.0 + MAX_WAIT))
     assert later.devices == ()
-    assert reported(bench.receive(OPERATOR, AwaitChange("u", answer.mark - 9_000, True)))[0].devices is None
+    assert changes_in(bench.receive(OPERATOR, AwaitChange("u", answer.mark - 9_000, True)))[0].devices is None
     many = tuple(f"device-{number:04}-{'d' * 40}" for number in range(900))
     bench.receive(OPERATOR, AwaitChange("t", later.mark, True), now=8.0)
-    (large,) = reported(bench.join("s2", many, now=9.0))
+    (large,) = changes_in(bench.join("s2", many, now=9.0))
     assert large.devices is None
 
 
@@ -64,8 +64,8 @@ def test_request_returns_after_hold_time_without_changes() -> None:
     mark = ask(bench).mark
     ask(bench, mark, now=2.0)
     assert bench.cloud._changes.wake_at() == 2.0 + MAX_WAIT
-    assert reported(bench.cloud.handle(TimerFired(), 2.0 + MAX_WAIT - 0.1)) == []
-    (answer,) = reported(bench.cloud.handle(TimerFired(), 2.0 + MAX_WAIT))
+    assert changes_in(bench.cloud.handle(TimerFired(), 2.0 + MAX_WAIT - 0.1)) == []
+    (answer,) = changes_in(bench.cloud.handle(TimerFired(), 2.0 + MAX_WAIT))
     assert answer.mark == mark
     assert bench.cloud._changes.wake_at() is None
 
@@ -96,7 +96,7 @@ def test_restart_renews_marks_and_sends_all_devices() -> None:
     again = Coordinator("cloud", wall=WALL + 60.0)
     again.restore(bench.cloud.snapshot())
     again.start(0.0)
-    (answer,) = reported(again._changes.wait(OPERATOR, AwaitChange("t", old), 1.0))
+    (answer,) = changes_in(again._changes.wait(OPERATOR, AwaitChange("t", old), 1.0))
     assert answer.mark > old
     question = InspectFleet("t", "devices", since=old)
     found: Any = again._fleet_requests.page(question, 1.0)
@@ -109,4 +109,4 @@ def test_number_of_watchers_is_limited() -> None:
     for number in range(MAX_WATCHERS):
         assert ask(bench, mark, ticket=f"t{number}") is None
     assert ask(bench, mark, ticket="more").ticket == "t0"
-    assert len(reported(bench.join("s1", ("a",)))) == MAX_WATCHERS
+    assert len(changes_in(bench.join("s1", ("a",)))) == MAX_WATCHERS

@@ -133,8 +133,8 @@ def test_duplicate_late_and_foreign_results_are_handled() -> None:
     toured = Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0)
     assert sum(isinstance(effect, Pull) for effect in bench.receive(site("s1"), toured)) == 2
     assert not records(bench.receive(site("s1"), toured))
-    bench.notify(Pulled(result(0).digest))
-    bench.notify(Pulled(REPORTS.digest))
+    bench.handle(Pulled(result(0).digest))
+    bench.handle(Pulled(REPORTS.digest))
     before = bench.cloud.snapshot()
     assert sends(bench.receive(site("s1"), toured)) == [TourAccepted(toured.tour)]
     for sender, other in (
@@ -157,7 +157,7 @@ def test_failed_fetch_of_result_is_retried_on_next_offer() -> None:
     bench.running()
     toured = Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0)
     bench.receive(site("s1"), toured)
-    bench.notify(PullFailed(result(0).digest, "gone"))
+    bench.handle(PullFailed(result(0).digest, "gone"))
     assert sum(isinstance(effect, Pull) for effect in bench.receive(site("s1"), toured)) == 2
 
 
@@ -166,7 +166,7 @@ def test_job_that_does_not_compile_is_refused_and_next_starts() -> None:
     bench.receive(OPERATOR, Submit("t", text()))
     bench.receive(OPERATOR, Submit("t2", text("next")))
     (key,) = bench.work
-    effects = bench.notify(WorkFailed(key, "failed", "no such layer"))
+    effects = bench.handle(WorkFailed(key, "failed", "no such layer"))
     assert records(effects) == [JobEnded, JobStarted]
     assert bench.cloud.state.jobs["job"].detail == "no such layer"
 
@@ -191,13 +191,13 @@ def test_waiting_job_resumes_when_devices_join() -> None:
 def test_site_without_roster_delays_a_job_only_briefly() -> None:
     bench = Bench()
     bench.join("s1", ("a", "b"))
-    bench.notify(Present(site("s2"), BOOT, Birth()), 5.0)
+    bench.handle(Present(site("s2"), BOOT, Birth()), 5.0)
     bench.receive(OPERATOR, Submit("t", text()), 6.0)
     bench.compile(6.0)
     assert bench.cloud.state.jobs["job"].detail == "s2 has not sent its roster yet"
-    bench.notify(TimerFired(), 5.0 + ROSTER_TIMEOUT)
+    bench.handle(TimerFired(), 5.0 + ROSTER_TIMEOUT)
     assert bench.cloud.state.jobs["job"].status == "waiting"
-    bench.notify(TimerFired(), 6.0 + ROSTER_TIMEOUT)
+    bench.handle(TimerFired(), 6.0 + ROSTER_TIMEOUT)
     assert records(bench.plan(17.0)) == [RoundPlanned]
 
 
@@ -214,7 +214,7 @@ def test_sites_that_change_during_planning_trigger_a_new_plan() -> None:
 def test_returning_site_with_same_devices_is_included_in_plan() -> None:
     bench = Bench()
     bench.join("s1", ("a", "b"))
-    bench.notify(Present(site("s1"), BOOT, Death()))
+    bench.handle(Present(site("s1"), BOOT, Death()))
     bench.receive(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()
@@ -229,8 +229,8 @@ def test_job_times_out_once() -> None:
     bench.compile(5.0)
     bench.plan(5.0)
     assert bench.cloud.wake_at() == 65.0
-    assert records(bench.notify(TimerFired(), 64.0)) == []
-    assert records(bench.notify(TimerFired(), 65.0)) == [JobEnded]
+    assert records(bench.handle(TimerFired(), 64.0)) == []
+    assert records(bench.handle(TimerFired(), 65.0)) == [JobEnded]
     assert bench.cloud.state.jobs["job"].detail == (
         "waited 60 s for devices (fleet.timeout): 2 devices are needed to begin; none is online"
     )
@@ -252,8 +252,8 @@ def test_silent_site_is_handled_by_lost_site_policy(policy, others, record) -> N
     assert lost in {at, "s1"}
     progress = TourProgress(TourId("job", 1, other.number, 1), 0, 1, "b", 0, 0, 0, 0)
     bench.receive(site(other.site), progress, 20.0)
-    bench.notify(Present(site(lost), BOOT, Death()), 25.0)
-    effects = bench.notify(TimerFired(), 30.0)
+    bench.handle(Present(site(lost), BOOT, Death()), 25.0)
+    effects = bench.handle(TimerFired(), 30.0)
     assert records(effects) == ([record] if record else [])
     sent = [(e.to, e.message) for e in effects if isinstance(e, Send)]
     asked = [(to.name, message.id.attempt) for to, message in sent if isinstance(message, Tour)]
@@ -280,8 +280,8 @@ def test_endless_progress_does_not_block_a_job(policy) -> None:
     for now in range(0, 40, 10):
         progress = TourProgress(TourId("job", 1, first.number, 1), 0, 1, "a", now, 10**6, 0, 0)
         assert records(bench.receive(site(first.site), progress, float(now))) == []
-        assert records(bench.notify(TimerFired(), float(now))) == []
-    effects = bench.notify(TimerFired(), 40.0)  # a visit of 20 s, and the same time for start and end
+        assert records(bench.handle(TimerFired(), float(now))) == []
+    effects = bench.handle(TimerFired(), 40.0)  # a visit of 20 s, and the same time for start and end
     assert records(effects) == [TourGivenUp]
     assert bench.cloud.state.jobs["job"].given_up == {first.number: "its tour is over the deadline of 40 s"}
     assert any(isinstance(effect, StartWork) for effect in effects)
@@ -295,8 +295,8 @@ def test_lease_keeps_running_while_a_result_is_fetched() -> None:
     bench.receive(site("s1"), Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0), 20.0)
     bench.cloud.on_traffic(site("s1"), 100, 40.0, sign_of_life=True)
     bench.receive(site("s2"), TourProgress(TourId("job", 1, 1, 1), 0, 1, "b", 0, 0, 0, 0), 40.0)
-    assert records(bench.notify(TimerFired(), 69.0)) == []
-    assert records(bench.notify(TimerFired(), 70.0)) == [TourGivenUp, TourGivenUp]
+    assert records(bench.handle(TimerFired(), 69.0)) == []
+    assert records(bench.handle(TimerFired(), 70.0)) == [TourGivenUp, TourGivenUp]
 
 
 def test_restarted_edge_server_gets_its_tours_again() -> None:
@@ -304,11 +304,11 @@ def test_restarted_edge_server_gets_its_tours_again() -> None:
     bench.running()
     for number, name in enumerate(("s1", "s2")):
         bench.receive(site(name), TourProgress(TourId("job", 1, number, 1), 0, 1, None, 0, 0, 0, 0))
-    assert sends(bench.notify(Present(site("s1"), BOOT, Birth())), Tour) == []
-    effects = bench.notify(Present(site("s1"), Epoch(1, b"lost one"), Birth()))
+    assert sends(bench.handle(Present(site("s1"), BOOT, Birth())), Tour) == []
+    effects = bench.handle(Present(site("s1"), Epoch(1, b"lost one"), Birth()))
     assert [tour.id for tour in sends(effects, Tour)] == [TourId("job", 1, 0, 1)]
     bench.toured(0, "s1")
-    assert sends(bench.notify(Present(site("s1"), Epoch(2, b"lost one"), Birth())), Tour) == []
+    assert sends(bench.handle(Present(site("s1"), Epoch(2, b"lost one"), Birth())), Tour) == []
 
 
 @pytest.mark.parametrize("stage", ["compiling", "planning", "touring", "gathering", "closing", "waiting"])
@@ -356,7 +356,7 @@ def test_restarted_round_waits_for_known_devices_for_a_while() -> None:
         bench.join("s1", ("a",), now=101.0)
         assert bench.work == {}
         if late:
-            bench.notify(TimerFired(), 130.0)
+            bench.handle(TimerFired(), 130.0)
         else:
             bench.join("s2", ("b",), now=102.0)
         (plan,) = bench.work.values()
@@ -388,19 +388,19 @@ def test_any_event_sequence_can_be_replayed(seed) -> None:  # noqa: C901  # one 
                     MeasureRound: lambda w: RoundMeasured(w.job, w.round, 0.5, 1.0),
                     CloseRound: lambda w: _closed(w) if w.state.phase == "train" else estimated,
                 }
-                bench.notify(WorkDone(key, outcomes[type(work)](work)), now)
+                bench.handle(WorkDone(key, outcomes[type(work)](work)), now)
             case 4:
                 state, epoch = draw.choice([BORN, BORN, DEAD]), Epoch(draw.randint(1, 2), bytes(8))
-                bench.notify(Present(site(name), epoch, state), now)
+                bench.handle(Present(site(name), epoch, state), now)
             case 5:
                 bench.receive(site(name), Roster(draw.randint(1, 3), MEMBERS), now)
-                bench.notify(Pulled(MEMBERS.digest), now)
+                bench.handle(Pulled(MEMBERS.digest), now)
             case 6 | 7:
                 bench.receive(site(name), Toured(which, {"model": result(number)}, 5, REPORTS, 0), now)
             case 8:
-                bench.notify(draw.choice([Pulled(result(number).digest), Pulled(REPORTS.digest)]), now)
+                bench.handle(draw.choice([Pulled(result(number).digest), Pulled(REPORTS.digest)]), now)
             case 9:
-                bench.notify(draw.choice([PullFailed(REPORTS.digest, "gone"), LinkUp(), TimerFired()]), now)
+                bench.handle(draw.choice([PullFailed(REPORTS.digest, "gone"), LinkUp(), TimerFired()]), now)
             case 10:
                 bench.receive(site(name), TourProgress(which, 0, 1, None, 0, 0, 0, 0), now)
             case 11:

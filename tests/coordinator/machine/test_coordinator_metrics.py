@@ -37,7 +37,7 @@ from tests.coordinator.machine.fleet_bench import WALL, FleetBench
 from tests.coordinator.machine.rollout_bench import RolloutBench
 
 
-class LocalEvent:
+class MetricsReader:
     """A coordinator's metrics, read when a test needs them."""
 
     def __init__(self, bench: Bench) -> None:
@@ -59,27 +59,27 @@ def outcome(status: Any, reason: str = "", seconds: float = 0.0) -> VisitOutcome
 
 def test_devices_are_counted_by_site_and_state_without_names() -> None:
     bench = FleetBench()
-    reported = LocalEvent(bench)
+    metrics = MetricsReader(bench)
     bench.join("s1", ("a", "b", "c"))
     bench.join("s2", ("d",))
-    assert reported.devices() == {("s1", "idle"): 3, ("s2", "idle"): 1}
+    assert metrics.devices() == {("s1", "idle"): 3, ("s2", "idle"): 1}
     bench.join("s1", ("a", "b"), revision=2, now=10.0)
-    assert reported.devices(WALL + 10) == {("s1", "idle"): 2, ("s1", "offline"): 1, ("s2", "idle"): 1}
-    assert reported.devices(WALL + 20 + DAY)[("s1", "absent")] == 1
-    assert reported.values()[SITE_UP] == {("s1",): 1, ("s2",): 1}
-    bench.notify(Present(site("s2"), BOOT, DEAD), 20.0)
-    assert reported.values(WALL + 20)[SITE_UP] == {("s1",): 1, ("s2",): 0}
-    assert reported.devices(WALL + 20)[("s2", "offline")] == 1
+    assert metrics.devices(WALL + 10) == {("s1", "idle"): 2, ("s1", "offline"): 1, ("s2", "idle"): 1}
+    assert metrics.devices(WALL + 20 + DAY)[("s1", "absent")] == 1
+    assert metrics.values()[SITE_UP] == {("s1",): 1, ("s2",): 1}
+    bench.handle(Present(site("s2"), BOOT, DEAD), 20.0)
+    assert metrics.values(WALL + 20)[SITE_UP] == {("s1",): 1, ("s2",): 0}
+    assert metrics.devices(WALL + 20)[("s2", "offline")] == 1
 
 
 def test_offline_site_is_exported_for_one_day() -> None:
     bench = FleetBench()
     bench.join("s1", ("a",))
-    bench.notify(Present(site("s1"), BOOT, DEAD), 5.0)
+    bench.handle(Present(site("s1"), BOOT, DEAD), 5.0)
     bench.cloud = bench.replayed()
-    reported = LocalEvent(bench)
-    assert reported.values(WALL + 60)[SITE_UP] == {("s1",): 0}
-    assert SITE_UP not in reported.values(WALL + 10 + DAY)
+    metrics = MetricsReader(bench)
+    assert metrics.values(WALL + 60)[SITE_UP] == {("s1",): 0}
+    assert SITE_UP not in metrics.values(WALL + 10 + DAY)
 
 
 def test_silent_site_counts_as_offline_after_restart() -> None:
@@ -87,50 +87,50 @@ def test_silent_site_counts_as_offline_after_restart() -> None:
     bench.join("s1", ("a",))
     bench.join("s2", ("b",))
     bench.cloud = bench.replayed()
-    reported = LocalEvent(bench)
+    metrics = MetricsReader(bench)
     bench.join("s1", ("a",), now=7 * DAY)
     now = WALL + 7 * DAY
-    assert reported.values(now)[SITE_UP] == {("s1",): 1, ("s2",): 0}
-    assert reported.devices(now) == {("s1", "idle"): 1, ("s2", "offline"): 1}
+    assert metrics.values(now)[SITE_UP] == {("s1",): 1, ("s2",): 0}
+    assert metrics.devices(now) == {("s1", "idle"): 1, ("s2", "offline"): 1}
 
 
 def test_device_in_a_visit_counts_as_visiting() -> None:
     bench = Bench()
     bench.running()
-    reported = LocalEvent(bench)
-    assert reported.devices() == {("s1", "idle"): 1, ("s2", "idle"): 1}
+    metrics = MetricsReader(bench)
+    assert metrics.devices() == {("s1", "idle"): 1, ("s2", "idle"): 1}
     first = bench.cloud.state.jobs["job"].tours[0]
     bench.receive(site(first.site), TourProgress(TourId("job", 1, first.number, 1), 0, 1, first.hops[0], 3, 10, 0, 0))
     other = "s2" if first.site == "s1" else "s1"
-    assert reported.devices() == {(first.site, "visiting"): 1, (other, "idle"): 1}
+    assert metrics.devices() == {(first.site, "visiting"): 1, (other, "idle"): 1}
 
 
 def test_large_fleet_exports_few_series() -> None:
     bench = FleetBench()
-    reported = LocalEvent(bench)
+    metrics = MetricsReader(bench)
     bench.join("s0", tuple(f"dev-{number:04}" for number in range(5000)))
-    alone = reported.values()
+    alone = metrics.values()
     assert alone[DEVICES][("s0", "idle")] == 5000
     assert sum(len(series) for series in alone.values()) < 50
     for number in range(1, MAX_SITES + 50):
         bench.cloud.handle(Present(site(f"edge-{number}"), BOOT, BORN), 0.0)
-    values = reported.values()
+    values = metrics.values()
     assert len(values[SITE_UP]) == MAX_SITES + 1
     assert values[SITE_UP][(OTHER_SITES,)] == 1
     assert values[DEVICES][("s0", "idle")] == 5000
     assert sum(len(series) for series in values.values()) < 6 * (MAX_SITES + 1)
     bench.cloud.handle(Present(site("edge-99"), BOOT, DEAD), 1.0)
-    assert reported.values()[SITE_UP][(OTHER_SITES,)] == 0  # one of those that are counted together
+    assert metrics.values()[SITE_UP][(OTHER_SITES,)] == 0  # one of those that are counted together
 
 
 def test_jobs_are_exported_by_status_and_a_few_by_name() -> None:
     bench = Bench()
-    reported = LocalEvent(bench)
+    metrics = MetricsReader(bench)
     for number in range(40):
         bench.cloud.apply(JobSubmitted(f"job-{number:02}", text(f"job-{number:02}"), "t", at=float(number)))
         if number < 38:
             bench.cloud.apply(JobEnded(f"job-{number:02}", "done", "", at=100.0 - number if number else 500.0))
-    values = reported.values()
+    values = metrics.values()
     assert values[JOBS][("done",)] == 38
     assert values[JOBS][("queued",)] == 2
     named = [run for (run,) in values[RUN_ROUNDS]]
@@ -141,17 +141,17 @@ def test_jobs_are_exported_by_status_and_a_few_by_name() -> None:
 
 def test_round_visit_and_job_metrics_are_updated() -> None:
     bench = FleetBench()
-    reported = LocalEvent(bench)
+    metrics = MetricsReader(bench)
     bench.running()
-    values = reported.values()
+    values = metrics.values()
     assert values[RUN_TOURS] == {("job",): 2}
     assert RUN_ACCURACY not in values
     bench.toured(0, "s1")
     bench.toured(1, "s2")
     bench.close(accuracy=0.75, reasons={"a": "hot: <b>"})
     (closed,) = [it for it in map(read, bench.records) if isinstance(it, RoundClosed)]
-    reported.runs.recorded(closed, WALL)
-    values = reported.values()
+    metrics.runs.recorded(closed, WALL)
+    values = metrics.values()
     assert values[RUN_ACCURACY] == {("job",): 0.75}
     assert values[RUN_LOSS] == {("job",): 1.0}
     assert values[RUN_METRIC] == {("job", "accuracy"): 0.75, ("job", "loss"): 1.0}
@@ -169,12 +169,12 @@ def read(record: bytes) -> Any:
 
 def test_site_messages_cannot_add_series() -> None:
     bench = Bench()
-    reported = LocalEvent(bench)
-    before = set(reported.values()[VISITS])
+    metrics = MetricsReader(bench)
+    before = set(metrics.values()[VISITS])
     statuses = ("declined", "lost", "refused", "done")
     visited = tuple(outcome(statuses[number % 4], f"made up {number}: \x1b[31m") for number in range(1000))
-    reported.runs.recorded(DevicesEstimated("job", {}, (), (), 0, visited=visited), WALL)
-    values = reported.values()
+    metrics.runs.recorded(DevicesEstimated("job", {}, (), (), 0, visited=visited), WALL)
+    values = metrics.values()
     assert set(values[VISITS]) == before
     assert sum(values[VISITS].values()) == 1000
     assert values[VISITS][("declined", "other")] == values[VISITS][("lost", "other")] == 250
@@ -183,10 +183,10 @@ def test_site_messages_cannot_add_series() -> None:
 def test_unmeasured_metrics_are_left_out() -> None:
     bench = Bench()
     bench.running()
-    reported = LocalEvent(bench)
+    metrics = MetricsReader(bench)
     report = RoundReport(1, float("nan"), float("nan"), 2, 2, 0, 0, 1.0, {})
     bench.cloud.apply(RoundClosed("job", {"model": MODEL}, {"model": MODEL}, (), report))
-    values = reported.values()
+    values = metrics.values()
     assert RUN_ACCURACY not in values
     assert RUN_LOSS not in values
     assert values[RUN_ROUNDS] == {("job",): 1}
@@ -195,39 +195,39 @@ def test_unmeasured_metrics_are_left_out() -> None:
 def test_records_and_tours_update_job_progress_time() -> None:
     bench = Bench()
     bench.running()
-    reported = LocalEvent(bench)
-    assert reported.values(100.0)[RUN_PROGRESS] == {("job",): 100.0}
-    assert reported.values(200.0)[RUN_PROGRESS] == {("job",): 100.0}
+    metrics = MetricsReader(bench)
+    assert metrics.values(100.0)[RUN_PROGRESS] == {("job",): 100.0}
+    assert metrics.values(200.0)[RUN_PROGRESS] == {("job",): 100.0}
     first = bench.cloud.state.jobs["job"].tours[0]
     progress = TourProgress(TourId("job", 1, first.number, 1), 0, 1, first.hops[0], 3, 10, 0, 0)
     bench.receive(site(first.site), progress)
-    assert reported.values(300.0)[RUN_PROGRESS] == {("job",): 300.0}
+    assert metrics.values(300.0)[RUN_PROGRESS] == {("job",): 300.0}
     bench.receive(site(first.site), progress)  # a heartbeat, and nothing more
-    assert reported.values(400.0)[RUN_PROGRESS] == {("job",): 300.0}
+    assert metrics.values(400.0)[RUN_PROGRESS] == {("job",): 300.0}
     bench.toured(first.number, first.site)
-    reported.runs.recorded(read(bench.changes[-1]), 500.0)
-    assert reported.values(600.0)[RUN_PROGRESS] == {("job",): 500.0}
+    metrics.runs.recorded(read(bench.changes[-1]), 500.0)
+    assert metrics.values(600.0)[RUN_PROGRESS] == {("job",): 500.0}
     bench.cloud.apply(JobEnded("job", "stopped", ""))
-    assert RUN_PROGRESS not in reported.values(700.0)
+    assert RUN_PROGRESS not in metrics.values(700.0)
 
 
 def test_rollouts_export_status_and_device_states() -> None:
     bench = RolloutBench([f"d{number}" for number in range(4)])
-    reported = LocalEvent(bench)
+    metrics = MetricsReader(bench)
     bench.begin()
-    values = reported.values()
+    values = metrics.values()
     assert values[ROLLOUT][("l", "running")] == 1
     assert values[RELEASE_DEVICES][("l", "asked")] == 2
     first, second = bench.line().members
     bench.report(first, 1)
-    assert reported.values()[RELEASE_DEVICES][("l", "serving")] == 1
+    assert metrics.values()[RELEASE_DEVICES][("l", "serving")] == 1
     bench.report(second, 1, state="failed", detail="no <such> file")
-    values = reported.values()
+    values = metrics.values()
     assert values[ROLLOUT][("l", "rolling-back")] == 1
     assert values[RELEASE_DEVICES][("l", "asked")] == 2  # the order back was not answered yet
     for device in (first, second):
         bench.report(device, 2, version=0, state="withdrawn")
-    values = reported.values()
+    values = metrics.values()
     assert values[ROLLOUT][("l", "rolled-back")] == 1
     assert values[RELEASE_DEVICES][("l", "withdrawn")] == 2
     assert sum(values[RELEASE_DEVICES].values()) == 2
@@ -238,6 +238,6 @@ def test_number_of_exported_model_lines_is_limited(lines: int) -> None:
     bench = RolloutBench(["a"])
     for number in range(lines):
         bench.begin(line=f"line-{number}", ticket=f"t{number}")
-    values = LocalEvent(bench).values()
+    values = MetricsReader(bench).values()
     assert len({line for line, _ in values[ROLLOUT]}) == min(lines, MAX_LINES)
     assert (f"line-{lines - 1}", "running") in values[ROLLOUT]

@@ -29,7 +29,7 @@ def fail(bench: Bench, now: float = 0.0):
 
 def retried(bench: Bench, now: float) -> None:
     """End the wait, and plan the round again."""
-    bench.notify(TimerFired(), now)
+    bench.handle(TimerFired(), now)
     assert records(bench.plan(now)) == [RoundPlanned]
 
 
@@ -51,7 +51,7 @@ def test_round_without_result_is_retried_and_not_counted() -> None:
     assert state.detail == f"attempt 1 of 3 at round 1 had no result: {HOT}. {AGAIN}"
     assert bench.work == {}
     assert bench.cloud.wake_at() == PLAN_AGAIN
-    bench.notify(TimerFired(), PLAN_AGAIN - 1)
+    bench.handle(TimerFired(), PLAN_AGAIN - 1)
     assert bench.work == {}
     retried(bench, PLAN_AGAIN)
     home(bench, PLAN_AGAIN)
@@ -87,7 +87,7 @@ def test_temporary_declines_do_not_fail_a_job_before_timeout() -> None:
         assert (state.status, state.failed_rounds or 0) == ("waiting", 0)
         assert state.detail == f"every device declines for now: {HOT}. {AGAIN}"
         now += 3600.0
-        bench.notify(TimerFired(), now)
+        bench.handle(TimerFired(), now)
         if now < state.settings.fleet.timeout:
             assert records(bench.plan(now)) == [RoundPlanned]
     assert state.status != "waiting"

@@ -42,7 +42,7 @@ def test_dead_site_loses_devices_unless_another_reaches_them() -> None:
     bench = FleetBench()
     bench.join("s1", ("a", "b"))
     bench.join("s2", ("b",))
-    (record,) = changed(bench.notify(Present(site("s1"), BOOT, DEAD), 9.0))
+    (record,) = changed(bench.handle(Present(site("s1"), BOOT, DEAD), 9.0))
     assert record.left == ("a",)
     assert [(it.device, it.site) for it in record.joined] == [("b", "s2")]
 
@@ -56,7 +56,7 @@ def test_flapping_device_does_not_fill_the_journal() -> None:
     assert [it.online for it in bench.ask("devices", 400.0).devices] == [True, True]  # according to the roster
     bench.join("s1", ("b",), revision=3000, now=401.0)
     for now in (470.0, 540.0, 610.0):
-        bench.notify(TimerFired(), now)
+        bench.handle(TimerFired(), now)
     assert {name: it.online for name, it in bench.cloud.state.seen.devices.items()} == {"a": False, "b": True}
     assert bench.cloud.wake_at() is None
 
@@ -78,7 +78,7 @@ def test_restart_waits_for_sites_before_devices_count_as_gone() -> None:
     seen = bench.cloud.state.seen.devices
     assert {name: it.online for name, it in seen.items()} == {"a": True, "b": True, "c": False}
     assert seen["b"].since == WALL
-    bench.notify(TimerFired(), 50.0 + STARTUP_GRACE)
+    bench.handle(TimerFired(), 50.0 + STARTUP_GRACE)
     assert (seen["a"].online, seen["a"].since) == (False, WALL + 50.0 + STARTUP_GRACE)
 
 
@@ -94,7 +94,7 @@ def rosters(bench: FleetBench, site_name: str, *members: Member, revision: int, 
     """A site sends its roster."""
     members_ref = ref_of(f"{site_name} {revision}".encode())
     bench.receive(site(site_name), Roster(revision, members_ref), now)
-    bench.notify(Pulled(members_ref.digest), now)
+    bench.handle(Pulled(members_ref.digest), now)
     return bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, members), now)
 
 
@@ -123,7 +123,7 @@ def test_name_clash_between_sites_is_reported_after_a_delay() -> None:
     bench.join("s2", ("b",))
     assert warnings_of(rosters(bench, "s2", Member("a", other, OFFER), revision=2, now=10.0)) == []
     assert bench.ask(now=11.0).devices[0].notice == ""  # it may have moved, and s1 does not know yet
-    (warning,) = warnings_of(bench.notify(TimerFired(), 10.0 + CLASH_TIME))
+    (warning,) = warnings_of(bench.handle(TimerFired(), 10.0 + CLASH_TIME))
     assert warning.startswith("two agents use the name 'a' (sites s1 and s2)")
     assert bench.ask(now=200.0).devices[0].notice == warning
 
@@ -134,5 +134,5 @@ def test_device_moving_between_sites_is_not_a_name_clash() -> None:
     bench.join("s2", ("b",))
     rosters(bench, "s2", Member("a", other, OFFER), revision=2, now=10.0)
     bench.join("s1", (), revision=2, now=100.0)
-    assert warnings_of(bench.notify(TimerFired(), 10.0 + CLASH_TIME)) == []
+    assert warnings_of(bench.handle(TimerFired(), 10.0 + CLASH_TIME)) == []
     assert bench.ask(now=500.0).devices[0].notice == ""

@@ -40,7 +40,7 @@ def detail_of(bench: Bench) -> tuple[str, str]:
 def no_room(bench: Bench, form: type, now: float = 0.0) -> list[Any]:
     key = next(key for key, work in bench.work.items() if isinstance(work, form))
     del bench.work[key]
-    return bench.notify(WorkFailed(key, "disk", FULL), now)
+    return bench.handle(WorkFailed(key, "disk", FULL), now)
 
 
 def test_full_disk_work_is_retried_until_there_is_space() -> None:
@@ -58,10 +58,10 @@ def test_full_disk_work_is_retried_until_there_is_space() -> None:
             effects = no_room(bench, form, now)
             assert [effect.level for effect in effects if isinstance(effect, Log)] == ([] if turn else ["error"])
             assert detail_of(bench) == (status, FULL)
-            assert bench.notify(TimerFired(), now + WORK_AGAIN - 0.1) == []
+            assert bench.handle(TimerFired(), now + WORK_AGAIN - 0.1) == []
             assert there(bench.cloud.wake_at()) <= now + WORK_AGAIN
             now += WORK_AGAIN
-            bench.notify(TimerFired(), now)
+            bench.handle(TimerFired(), now)
         go_on(now)
         assert detail_of(bench)[1] != FULL
         if form is PlanRound:
@@ -80,7 +80,7 @@ def test_job_waiting_for_disk_space_can_be_stopped() -> None:
     assert detail_of(bench) == ("stopped", "stopped by an operator")
     (work,) = bench.work.values()
     assert work.name == "next"
-    bench.notify(TimerFired(), 100.0)
+    bench.handle(TimerFired(), 100.0)
     assert [*bench.work.values()] == [work]
 
 
@@ -89,8 +89,8 @@ def test_failed_export_is_made_on_the_next_request() -> None:
     bench.running()
     bench.trained()
     bench.receive(OPERATOR, Export("e", "job"))
-    (output,) = no_room(bench, ExportModel)
-    assert isinstance(output, Log)
+    (warning,) = no_room(bench, ExportModel)
+    assert isinstance(warning, Log)
     bench.receive(OPERATOR, Export("e", "job"))
     bench.did(ExportModel, ModelExported("e", "operator", MODEL, 0.5, 0))
     assert [type(it) for it in sends(bench.receive(OPERATOR, Export("e", "job")))] == [Exported]

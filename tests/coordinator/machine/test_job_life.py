@@ -56,8 +56,8 @@ class LongBench(Bench):
     def replayed(self, cut=0) -> Coordinator:
         return replayed(Coordinator("c"), self.records, cut)
 
-    def notify(self, event, now=0.0):
-        return super().notify(event, self.now)
+    def handle(self, event, now=0.0):
+        return super().handle(event, self.now)
 
     def rounds(self, accuracies, *, of: bytes = b"model") -> None:
         for accuracy in accuracies:

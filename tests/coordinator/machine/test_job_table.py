@@ -99,7 +99,7 @@ class Anything(Bench):
         self.draw = random.Random(seed)
         self.now = 0.0
 
-    def notify(self, event, now=0.0):
+    def handle(self, event, now=0.0):
         return self.note(self.cloud.handle(event, self.now))
 
     def note(self, effects):
@@ -139,23 +139,23 @@ class Anything(Bench):
     def worked(self) -> None:
         if self.work:
             key = self.draw.choice(list(self.work))
-            self.notify(WorkDone(key, self.outcome(self.work.pop(key))))
+            self.handle(WorkDone(key, self.outcome(self.work.pop(key))))
 
     def failed(self) -> None:
         if self.work and self.draw.random() < 0.5:
             key = self.draw.choice([key for key in self.work if "roster" not in key] or ["nothing"])
             self.work.pop(key, None)
-            self.notify(WorkFailed(key, "failed", "no result"))
+            self.handle(WorkFailed(key, "failed", "no result"))
 
     def no_room(self) -> None:
         """Fill the disk for a moment, with or without another event meanwhile."""
         keys = [key for key in self.work if "roster" not in key]
         if keys:
             self.work.pop(key := self.draw.choice(keys))
-            self.notify(WorkFailed(key, "disk", "no room"))
+            self.handle(WorkFailed(key, "disk", "no room"))
             if self.draw.random() < 0.9:
                 self.now += WORK_AGAIN
-                self.notify(TimerFired())
+                self.handle(TimerFired())
 
     def outcome(self, work):
         match work:
@@ -198,24 +198,24 @@ class Anything(Bench):
             return
         ref = result(tour.number, state.round)
         self.receive(sender, Toured(which, {"model": ref}, 5, REPORTS, 0))
-        self.notify(self.draw.choice([Pulled(ref.digest)] * 5 + [PullFailed(ref.digest, "gone")]))
-        self.notify(Pulled(REPORTS.digest))
+        self.handle(self.draw.choice([Pulled(ref.digest)] * 5 + [PullFailed(ref.digest, "gone")]))
+        self.handle(Pulled(REPORTS.digest))
 
     def sites(self) -> None:
         epoch = Epoch(self.draw.randint(1, 2), bytes(8))
         state = self.draw.choice([BORN, BORN, BORN, DEAD])
-        self.notify(Present(site(self.draw.choice(["s1", "s2"])), epoch, state))
+        self.handle(Present(site(self.draw.choice(["s1", "s2"])), epoch, state))
 
     def roster(self) -> None:
         members = ref_of(str(self.draw.random()).encode())
         name = self.draw.choice(["s1", "s2"])
         epoch = Epoch(self.draw.randint(1, 2), bytes(8))
         self.receive(site(name), Roster(self.draw.randint(1, 99), members), self.now, epoch)
-        self.notify(Pulled(members.digest))
+        self.handle(Pulled(members.digest))
 
     def waited(self) -> None:
         self.now += self.draw.choice([1.0, 10.0, 31.0, 61.0])
-        self.notify(TimerFired())
+        self.handle(TimerFired())
         wake = self.cloud.wake_at()
         assert wake is None or wake > self.now, "it would be woken for nothing, for ever"
 
@@ -261,8 +261,8 @@ def test_work_between_legs_and_rounds_waits_for_disk_or_fails(reached) -> None:
         ((key, work),) = bench.work.items()
         for reason in FAILURES:
             bench.work.clear()
-            bench.notify(WorkFailed(key, reason, "no result"), 1.0)
-            bench.notify(TimerFired(), 1.0 + WORK_AGAIN)
+            bench.handle(WorkFailed(key, reason, "no result"), 1.0)
+            bench.handle(TimerFired(), 1.0 + WORK_AGAIN)
             assert [*bench.work.values()] == ([work] if reason == "disk" else [])
         assert bench.cloud.state.jobs["job"].status == "refused"
         assert {(step, On.NO_ROOM), (step, On.WORK_FAILED)} <= reached

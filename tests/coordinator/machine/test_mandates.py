@@ -207,9 +207,9 @@ def test_withdrawal_ends_job_and_reaches_all_and_later_sites() -> None:
     recalls = [message for message in sends(effects) if isinstance(message, Recall)]
     assert recalls == [Recall(withdrawn())] * 2
     assert bench.state.detail == "its mandate was withdrawn by ann"
-    again = bench.notify(Present(site("s3"), Epoch(1, bytes(8)), BORN), 10.0)
+    again = bench.handle(Present(site("s3"), Epoch(1, bytes(8)), BORN), 10.0)
     assert Recall(withdrawn()) in sends(again)
-    late = bench.notify(Present(site("s4"), Epoch(1, bytes(8)), BORN), DAY)
+    late = bench.handle(Present(site("s4"), Epoch(1, bytes(8)), BORN), DAY)
     assert Recall(withdrawn()) not in sends(late)
     bench.receive(OPERATOR, Continue("c", "job", 5))
     assert "waiting for a new signature" in bench.state.detail
@@ -232,15 +232,15 @@ def test_mandate_only_device_is_skipped_and_reported() -> None:
     bench.join("s1", ("a", "b"))
     members = ref_of(b"demanding")
     bench.receive(site("s1"), Roster(2, members))
-    bench.notify(Pulled(members.digest))
+    bench.handle(Pulled(members.digest))
     there = (Member("a", BOOT, OFFER), Member("b", BOOT, offer))
     bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, there))
     assert bench.cloud.sites.requiring_signature() == ("b",)
     bench.receive(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()
-    reported = bench.cloud.state.jobs["job"].detail
-    assert "skipped, they require a signed job: sojourn job sign job: b" in reported
+    detail = bench.cloud.state.jobs["job"].detail
+    assert "skipped, they require a signed job: sojourn job sign job: b" in detail
 
 
 def test_operator_actions_are_in_the_audit_log() -> None:

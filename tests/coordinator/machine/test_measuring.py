@@ -156,14 +156,14 @@ def test_failed_evaluation_is_logged_and_job_continues() -> None:
     bench.gather()
     bench.close()
     del bench.work["measure job"]
-    effects = bench.notify(WorkFailed("measure job", "failed", "the graph is gone"))
+    effects = bench.handle(WorkFailed("measure job", "failed", "the graph is gone"))
     assert records(effects) == [RoundMeasured, RoundClosed]
     warnings = [effect.text for effect in effects if isinstance(effect, Log) and effect.level == "warning"]
     assert warnings == ["job job round 1: its model could not be tested: the graph is gone"]
     (first, _) = bench.state.history
     assert isnan(first.accuracy)
     assert first.failures == ("its model could not be tested: the graph is gone",)
-    assert bench.notify(WorkFailed("measure unknown", "failed", "?")) == []
+    assert bench.handle(WorkFailed("measure unknown", "failed", "?")) == []
 
 
 def test_restart_requests_the_evaluation_again() -> None:
@@ -235,7 +235,7 @@ def test_removed_job_is_no_longer_evaluated() -> None:
     bench.receive(OPERATOR, Stop("s", "job"))
     effects = bench.receive(OPERATOR, Remove("r", "job"))
     assert CancelWork("measure job") in effects
-    assert bench.notify(WorkFailed("measure job", "failed", "gone")) == []
+    assert bench.handle(WorkFailed("measure job", "failed", "gone")) == []
 
 
 def test_duplicate_or_foreign_metrics_change_nothing() -> None:

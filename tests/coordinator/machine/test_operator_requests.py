@@ -40,11 +40,11 @@ def ended(status: JobStatus) -> Bench:
     if status == "refused":
         key = next(key for key, work in bench.work.items() if isinstance(work, PrepareJob))
         bench.work.pop(key)
-        bench.notify(WorkFailed(key, "failed", "no such class"))
+        bench.handle(WorkFailed(key, "failed", "no such class"))
     elif status == "failed":
         bench.compile()
         bench.plan()
-        bench.notify(TimerFired(), 60.0)
+        bench.handle(TimerFired(), 60.0)
     else:
         bench.receive(OPERATOR, Stop("s", "job"))
     assert bench.cloud.state.jobs["job"].status == status
@@ -140,7 +140,7 @@ def test_export_is_made_once_for_repeated_requests() -> None:
     assert sends(bench.receive(OPERATOR, Export("e", "job"))) == [Exported("e", MODEL, 0.5, 0)]
     bench.receive(OPERATOR, Export("f", "job"))
     key = next(key for key, work in bench.work.items() if isinstance(work, ExportModel))
-    assert sends(bench.notify(WorkFailed(key, "failed", "broken"))) == [Refused("f", "broken")]
+    assert sends(bench.handle(WorkFailed(key, "failed", "broken"))) == [Refused("f", "broken")]
     assert bench.cloud.state.jobs["job"].status == "running"
 
 

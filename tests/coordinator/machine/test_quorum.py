@@ -9,16 +9,16 @@ from coordinator.machine.quorum import Complaints, Verdict
 BACK, WAIT = Verdict(back=True), Verdict(back=False)
 
 
-def verdict(against: str, reported: str, others: str = "", silent: str = "", quorum: int = 2) -> Verdict:
+def verdict(against: str, ordered: str, others: str = "", silent: str = "", quorum: int = 2) -> Verdict:
     """Parse devices written as a letter and the number of their site: "a1 b1 c2"."""
-    weighted = Complaints(
+    complaints = Complaints(
         {device: device[1] for device in against.split()},
-        reported.split(),
+        ordered.split(),
         silent.split(),
         others.split,
         lambda device: device[1],
     )
-    return weighted.verdict(quorum)
+    return complaints.verdict(quorum)
 
 
 def ask(*devices: str) -> Verdict:
@@ -26,7 +26,7 @@ def ask(*devices: str) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("against", "reported", "others", "expected"),
+    ("against", "ordered", "others", "expected"),
     [
         ("a1", "a1", "", BACK),  # a fleet of one device is that device
         ("a1", "a1", "b1 c1", ask("b1")),
@@ -40,8 +40,8 @@ def ask(*devices: str) -> Verdict:
         ("a1 b1 c1 d1 e1", "a1 b1 c1 d1 e1 f2", "", WAIT),
     ],
 )
-def test_rollback_needs_two_complaints_from_different_sites(against, reported, others, expected) -> None:
-    assert verdict(against, reported, others) == expected
+def test_rollback_needs_two_complaints_from_different_sites(against, ordered, others, expected) -> None:
+    assert verdict(against, ordered, others) == expected
 
 
 def test_silent_devices_do_not_count() -> None:
@@ -51,9 +51,9 @@ def test_silent_devices_do_not_count() -> None:
     assert verdict("a1", "a1 b1 c1", silent="b1") == WAIT
 
 
-@pytest.mark.parametrize("reported", ["a1", "a1 b1", "a1 b2"])
-def test_single_complaint_is_enough_for_quorum_of_one(reported) -> None:
-    assert verdict("a1", reported, "c2", quorum=1) == BACK
+@pytest.mark.parametrize("ordered", ["a1", "a1 b1", "a1 b2"])
+def test_single_complaint_is_enough_for_quorum_of_one(ordered) -> None:
+    assert verdict("a1", ordered, "c2", quorum=1) == BACK
 
 
 def test_large_quorum_asks_more_devices_up_to_whole_fleet() -> None:
@@ -67,5 +67,5 @@ def test_unneeded_candidates_are_not_looked_up() -> None:
     def never() -> list[str]:
         raise AssertionError
 
-    weighted = Complaints({"a1": "1"}, ["a1", "b2"], (), never, lambda device: device[1])
-    assert weighted.verdict(2) == WAIT
+    complaints = Complaints({"a1": "1"}, ["a1", "b2"], (), never, lambda device: device[1])
+    assert complaints.verdict(2) == WAIT

@@ -14,7 +14,7 @@ from sojourn.protocol.messages import Death
 from sojourn.protocol.release import Health, HealthRules
 from sojourn.protocol.wire import Epoch
 from tests.coordinator.machine.cloud_bench import BOOT, records, site
-from tests.coordinator.machine.rollout_bench import RolloutBench, reported, shipped
+from tests.coordinator.machine.rollout_bench import RolloutBench, ordered_devices, shipped
 from tests.coordinator.machine.test_rollouts import TEN, bench, rejoin
 
 RULES = HealthRules(soak=10.0, timeout=100.0)
@@ -104,14 +104,14 @@ def test_false_future_order_is_replaced_by_real_report() -> None:
 
 def test_flapping_device_fills_neither_journal_nor_log() -> None:
     it = begun(stages=(1.0,))
-    written, output = 0, []
+    written, logged = 0, []
     for _ in range(500):
         for state, version in (("failed", 0), ("serving", 1)):
             effects = it.report(TEN[0], 1, version, state, detail="one way or the other")
             written += records(effects).count(DeviceReported)
-            output += warnings(effects)
+            logged += warnings(effects)
     assert written == MAX_CHANGES
-    assert len(output) <= MAX_CHANGES + 1
+    assert len(logged) <= MAX_CHANGES + 1
     for device in TEN[1:]:
         it.report(device, 1)
     it.wait(RULES.soak)
@@ -126,11 +126,11 @@ def test_order_is_sent_through_second_site_if_first_is_silent() -> None:
     effects += it.wait(2)
     assert {where for where, _, _ in shipped(effects)} == {"s0", "s1"}
     it.report("a", 1, 0, "fetching", through="s1")
-    received = it.wait(60)
-    assert len({where for where, _, _ in shipped(received)}) == 1  # it answers: its site stays the same
+    effects = it.wait(60)
+    assert len({where for where, _, _ in shipped(effects)}) == 1  # it answers: its site stays the same
 
 
-# --- company
+# --- quorum
 
 
 def test_complaint_asks_device_of_another_site_early() -> None:
@@ -139,12 +139,12 @@ def test_complaint_asks_device_of_another_site_early() -> None:
     effects = it.report(lone, 1, health=UNHEALTHY)
     (other,) = set(it.line().members) - {lone}
     assert it.home(other) != it.home(lone)
-    assert (it.line().status, it.line().stage, reported(effects)) == ("running", 1, {other})
+    assert (it.line().status, it.line().stage, ordered_devices(effects)) == ("running", 1, {other})
     assert f"{lone}: the mix of predicted classes moved by 90 %" in it.ask("l")[0].detail
     assert "waiting for other devices" in it.ask("l")[0].detail
     effects = it.report(other, 1, health=UNHEALTHY)
     assert it.line().status == "rolling-back"
-    assert reported(effects) == {lone, other}
+    assert ordered_devices(effects) == {lone, other}
     assert all(name in it.line().detail for name in (lone, other))
 
 
@@ -165,10 +165,10 @@ def test_lone_complaining_device_rolls_back_alone(state) -> None:
     for device in TEN:
         if device != lone:
             it.report(device, 1)
-    assert reported(it.wait(RULES.soak)) == {lone}
+    assert ordered_devices(it.wait(RULES.soak)) == {lone}
     assert it.line().status == "done"
     it.report(lone, 2, 0, "withdrawn")
-    assert reported(it.wait(1000)) == set()
+    assert ordered_devices(it.wait(1000)) == set()
     view = it.ask("l")[0]
     assert view.devices[0].device == lone
     assert view.devices[0].detail.startswith("set aside: ")
@@ -235,12 +235,12 @@ def test_offline_devices_do_not_vouch_for_a_release() -> None:
     it = begun(stages=(1.0,))
     for device in TEN[1::2]:
         it.report(device, 1)
-    it.notify(Present(site("s1"), BOOT, Death()))
+    it.handle(Present(site("s1"), BOOT, Death()))
     for device in TEN[::2]:
         it.report(device, 1, health=UNHEALTHY)
     it.wait(RULES.soak + 1)
     assert (it.line().status, it.line().set_aside) == ("running", {})
-    assert reported(rejoin(it, Epoch(2, b"12345678"))) >= set(TEN[1::2])
+    assert ordered_devices(rejoin(it, Epoch(2, b"12345678"))) >= set(TEN[1::2])
     it.wait(1)
     assert it.line().status == "running"
     it.report(TEN[1], 1, health=UNHEALTHY)

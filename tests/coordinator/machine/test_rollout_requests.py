@@ -46,8 +46,8 @@ def test_rollout_starts_once_its_files_are_on_disk() -> None:
     assert pulls(effects) == [ref.digest for ref in refs(1)]
     assert it.cloud.state.lines == {}
     assert it.cloud.live() >= {ref.digest for ref in refs(1)}
-    assert it.notify(Pulled(refs(1)[1].digest)) == []
-    effects = it.notify(Pulled(refs(1)[0].digest))
+    assert it.handle(Pulled(refs(1)[1].digest)) == []
+    effects = it.handle(Pulled(refs(1)[0].digest))
     first = effects[0]
     assert isinstance(first, Append)
     assert (first.sync, first.blobs) == (True, tuple(ref.digest for ref in refs(1)))
@@ -59,9 +59,9 @@ def test_rollout_starts_once_its_files_are_on_disk() -> None:
 def test_repeated_request_fetches_missing_files_then_is_answered() -> None:
     it = bench()
     it.receive(OPERATOR, rollout())
-    it.notify(Pulled(refs(1)[0].digest))
+    it.handle(Pulled(refs(1)[0].digest))
     assert pulls(it.receive(OPERATOR, rollout())) == [refs(1)[1].digest]
-    it.notify(Pulled(refs(1)[1].digest))
+    it.handle(Pulled(refs(1)[1].digest))
     before = len(it.records)
     assert answer(it.receive(OPERATOR, rollout())).lines[0].status == "running"
     it.through()
@@ -72,8 +72,8 @@ def test_repeated_request_fetches_missing_files_then_is_answered() -> None:
 def test_unavailable_files_are_dropped_until_next_request() -> None:
     it = bench()
     it.receive(OPERATOR, rollout())
-    it.notify(PullFailed(refs(1)[0].digest, "gone"))
-    assert it.notify(Pulled(refs(1)[1].digest)) == []
+    it.handle(PullFailed(refs(1)[0].digest, "gone"))
+    assert it.handle(Pulled(refs(1)[1].digest)) == []
     assert not it.cloud.live() & {ref.digest for ref in refs(1)}
     assert pulls(it.receive(OPERATOR, rollout())) == [ref.digest for ref in refs(1)]
 
@@ -173,9 +173,9 @@ def test_first_rollout_with_complete_files_wins() -> None:
     it.receive(OPERATOR, rollout(1, ticket="one"))
     it.receive(OTHER, rollout(2, ticket="two"))
     for ref in refs(1):  # these are no longer needed
-        assert it.notify(Pulled(ref.digest)) == []
-    it.notify(Pulled(refs(2)[0].digest))
-    it.notify(Pulled(refs(2)[1].digest))
+        assert it.handle(Pulled(ref.digest)) == []
+    it.handle(Pulled(refs(2)[0].digest))
+    it.handle(Pulled(refs(2)[1].digest))
     assert it.line().ticket == "two"
     assert "let it end" in refusal(it.receive(OPERATOR, rollout(1, ticket="one")))
 
@@ -183,9 +183,9 @@ def test_first_rollout_with_complete_files_wins() -> None:
 def test_rollout_whose_files_arrive_too_late_is_refused() -> None:
     it = done()
     it.receive(OPERATOR, rollout(2, before=1, serial=3, ticket="u"))
-    it.notify(Pulled(refs(2)[0].digest))
+    it.handle(Pulled(refs(2)[0].digest))
     it.steer("rollback")
-    assert "is rolling-back" in refusal(it.notify(Pulled(refs(2)[1].digest)))
+    assert "is rolling-back" in refusal(it.handle(Pulled(refs(2)[1].digest)))
     assert it.line().forward.read.version == 1
 
 

@@ -39,10 +39,10 @@ def test_view_contains_rules_and_time_of_each_turn() -> None:
 def test_card_can_be_read_while_available() -> None:
     it = bench()
     it.begin()
-    (reported,) = sends(it.receive(OPERATOR, ReadCard("c", "l", 1)))
+    (details,) = sends(it.receive(OPERATOR, ReadCard("c", "l", 1)))
     wanted = goods(1)
     assert wanted is not None
-    assert reported == CardDetails("c", refs(1)[1], wanted.graph)
+    assert details == CardDetails("c", refs(1)[1], wanted.graph)
     for line, version in (("l", 2), ("other", 1), ("l", 0)):
         (refused,) = sends(it.receive(OPERATOR, ReadCard("c", line, version)))
         assert isinstance(refused, Refused)

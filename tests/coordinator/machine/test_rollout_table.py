@@ -81,7 +81,7 @@ class Anything(RolloutBench):
         self.join("s0", tuple(self.draw.sample(DEVICES, self.draw.randint(0, 4))), revision=self.revision)
 
     def went(self) -> None:
-        self.notify(Present(site("s0"), BOOT, self.draw.choice([BORN, DEAD])))
+        self.handle(Present(site("s0"), BOOT, self.draw.choice([BORN, DEAD])))
 
 
 RARE = {(RolloutStep.SOAKING, RolloutEvent.NO_ANSWER)}

@@ -39,7 +39,7 @@ def begin(it: RolloutBench, message: Rollout, objection: str | None = None) -> l
     """Start a rollout, deliver its blobs, and read its card."""
     it.receive(OPERATOR, message)
     for ref in (message.graph, message.card):
-        it.notify(Pulled(ref.digest))
+        it.handle(Pulled(ref.digest))
     return it.did(CheckCard, lambda work: CardChecked(work.ticket, work.order.line, objection))
 
 
@@ -53,8 +53,8 @@ def test_signed_rollout_starts_after_card_is_read() -> None:
     it = bench()
     message = rollout()
     assert pulls(it.receive(OPERATOR, message)) == [ref.digest for ref in refs(1)]
-    it.notify(Pulled(refs(1)[0].digest))
-    it.notify(Pulled(refs(1)[1].digest))
+    it.handle(Pulled(refs(1)[0].digest))
+    it.handle(Pulled(refs(1)[1].digest))
     assert it.cloud.state.lines == {}
     assert it.cloud.live() >= {ref.digest for ref in refs(1)}
     assert it.receive(OPERATOR, message) == []  # in progress
@@ -128,11 +128,11 @@ def test_card_of_another_release_is_refused() -> None:
 def test_unreadable_card_is_refused_and_other_failures_ignored() -> None:
     it = bench()
     it.receive(OPERATOR, rollout())
-    it.notify(Pulled(refs(1)[0].digest))
-    it.notify(Pulled(refs(1)[1].digest))
+    it.handle(Pulled(refs(1)[0].digest))
+    it.handle(Pulled(refs(1)[1].digest))
     (key,) = it.work
-    assert not [m for m in sends(it.notify(WorkFailed("plan", "failed", ""))) if isinstance(m, Refused)]
-    assert "cannot be read: the disk" in refusal(it.notify(WorkFailed(key, "failed", "the disk")))
+    assert not [m for m in sends(it.handle(WorkFailed("plan", "failed", ""))) if isinstance(m, Refused)]
+    assert "cannot be read: the disk" in refusal(it.handle(WorkFailed(key, "failed", "the disk")))
     assert it.cloud.live() == set()
 
 
@@ -155,8 +155,8 @@ def test_card_must_match_line_and_version_of_order() -> None:
 
 def test_missing_release_key_logs_a_warning() -> None:
     it = RolloutBench(TEN, 2)
-    (output,) = [effect.text for effect in it.begin() if isinstance(effect, Log) and effect.level == "warning"]
-    assert "this coordinator has no release key" in output
+    (warning,) = [effect.text for effect in it.begin() if isinstance(effect, Log) and effect.level == "warning"]
+    assert "this coordinator has no release key" in warning
 
 
 def test_unverified_rollout_cannot_resume_but_can_roll_back() -> None:
@@ -164,7 +164,7 @@ def test_unverified_rollout_cannot_resume_but_can_roll_back() -> None:
     forged = resigned("forward", THIEF)
     it.receive(OPERATOR, forged)
     for ref in refs(1):
-        it.notify(Pulled(ref.digest))
+        it.handle(Pulled(ref.digest))
     it.steer("pause", "p")
     it.cloud = replayed(Coordinator("c", trust=Trust(SIGNER.public)), it.records)
     it.note(it.cloud.start(it.now))

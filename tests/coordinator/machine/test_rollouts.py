@@ -16,7 +16,7 @@ from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.release import Health, HealthRules, Order, Pace
 from sojourn.protocol.wire import Epoch
 from tests.coordinator.machine.cloud_bench import BOOT, BORN, DEAD, records, site
-from tests.coordinator.machine.rollout_bench import RULES, RolloutBench, goods, refs, reported, shipped
+from tests.coordinator.machine.rollout_bench import RULES, RolloutBench, goods, ordered_devices, refs, shipped
 from tests.sojourn.store.replays import sends
 
 TEN = tuple(f"dev-{number}" for number in range(10))
@@ -59,7 +59,7 @@ def test_rollout_without_devices_waits() -> None:
     assert shipped(effects) == []
     assert (it.line().status, it.line().stage) == ("running", 0)
     assert shipped(it.wait(10_000)) == []
-    assert reported(it.join("s0", ("a", "b"), revision=2)) == {max_ranked(it, ("a", "b"))}
+    assert ordered_devices(it.join("s0", ("a", "b"), revision=2)) == {max_ranked(it, ("a", "b"))}
 
 
 def max_ranked(it: RolloutBench, devices) -> str:
@@ -80,11 +80,11 @@ def test_device_order_depends_only_on_names_and_release() -> None:
 def test_each_stage_sends_orders_only_to_new_devices() -> None:
     it = bench()
     effects = it.begin(stages=(0.2, 1.0))
-    first = reported(effects)
+    first = ordered_devices(effects)
     assert len(first) == 2
     it.all_well(1)
     effects = it.wait(RULES.soak)
-    assert reported(effects) == set(TEN) - first
+    assert ordered_devices(effects) == set(TEN) - first
     assert it.line().members == {device: 1 if device in first else 2 for device in TEN}
 
 
@@ -121,15 +121,15 @@ def test_unanswered_orders_are_resent() -> None:
         wake = it.cloud.wake_at()
         assert wake is not None
         it.now = wake
-        if reported(it.notify(TimerFired())):
+        if ordered_devices(it.handle(TimerFired())):
             times.append(it.now - start)
     assert times[:6] == [1.0, 3.0, 7.0, 15.0, 30.0, 45.0]
     it.report(TEN[0], 1, 0, "checking")
-    assert reported(it.wait(16)) == {TEN[0], TEN[1]}
+    assert ordered_devices(it.wait(16)) == {TEN[0], TEN[1]}
     it.report(TEN[0], 1)
-    assert reported(it.wait(16)) == {TEN[1]}
+    assert ordered_devices(it.wait(16)) == {TEN[1]}
     it.report(TEN[1], 1)
-    assert reported(it.wait(5)) == set()
+    assert ordered_devices(it.wait(5)) == set()
 
 
 def test_returning_devices_get_the_order_at_once() -> None:
@@ -137,17 +137,17 @@ def test_returning_devices_get_the_order_at_once() -> None:
     it.begin(stages=(1.0,), rules=HealthRules(quorum=1, timeout=1000.0))
     it.wait(50)
     it.join("s0", (), revision=2)
-    assert reported(it.wait(20)) == set()
-    assert reported(it.join("s0", TEN[:2], revision=3)) == set(TEN[:2])
+    assert ordered_devices(it.wait(20)) == set()
+    assert ordered_devices(it.join("s0", TEN[:2], revision=3)) == set(TEN[:2])
     assert it.cloud.wake_at() == it.now + 1.0
 
 
 def test_returning_site_with_same_roster_gets_orders_at_once() -> None:
     it = bench(2, sites=1)
-    it.notify(Present(site("s0"), BOOT, Death()))
+    it.handle(Present(site("s0"), BOOT, Death()))
     it.begin(stages=(1.0,))
     assert it.line().stage == 0
-    assert reported(it.notify(Present(site("s0"), BOOT, Birth()))) == set(TEN[:2])
+    assert ordered_devices(it.handle(Present(site("s0"), BOOT, Birth()))) == set(TEN[:2])
 
 
 def test_returning_device_is_checked_once_after_rollout() -> None:
@@ -155,14 +155,14 @@ def test_returning_device_is_checked_once_after_rollout() -> None:
     it.begin(stages=(1.0,))
     it.through()
     assert it.line().status == "done"
-    assert reported(it.wait(1000)) == set()
+    assert ordered_devices(it.wait(1000)) == set()
     it.join("s0", TEN[:1], revision=2)
-    assert reported(it.join("s0", TEN[:2], revision=3)) == {TEN[1]}
+    assert ordered_devices(it.join("s0", TEN[:2], revision=3)) == {TEN[1]}
     it.report(TEN[1], 1, 0, "fetching")  # its disk was replaced
     assert it.line().reports[TEN[1]].state == "serving"
-    assert reported(it.wait(16)) == {TEN[1]}
+    assert ordered_devices(it.wait(16)) == {TEN[1]}
     it.report(TEN[1], 1)
-    assert reported(it.wait(1000)) == set()
+    assert ordered_devices(it.wait(1000)) == set()
 
 
 # --- soaking and timeout
@@ -200,8 +200,8 @@ def test_twenty_stages_on_one_device_end_at_once_without_soak() -> None:
 def test_silent_devices_are_left_behind_after_timeout() -> None:
     it = bench(4)
     it.begin(stages=(0.5, 1.0))
-    silent, received = it.line().members
-    it.report(received, 1)
+    silent, answering = it.line().members
+    it.report(answering, 1)
     it.wait(RULES.timeout - 0.1)
     assert it.line().stage == 1
     it.wait(0.1 + RULES.soak)
@@ -211,23 +211,23 @@ def test_silent_devices_are_left_behind_after_timeout() -> None:
             it.report(device, 1)
     it.wait(RULES.timeout + RULES.soak)
     assert it.line().status == "done"
-    assert reported(it.wait(20)) == {silent}
+    assert ordered_devices(it.wait(20)) == {silent}
     it.report(silent, 1)
-    assert reported(it.wait(20)) == set()
+    assert ordered_devices(it.wait(20)) == set()
 
 
 def test_silent_stage_tries_other_devices_then_pauses() -> None:
     it = bench(4)
     it.begin()
     first = set(it.line().members)
-    assert reported(it.wait(RULES.timeout)) == set(TEN[:4])
+    assert ordered_devices(it.wait(RULES.timeout)) == set(TEN[:4])
     assert (it.line().stage, set(it.line().members)) == (1, set(TEN[:4]))
     assert len(first) == 2
     effects = it.wait(RULES.timeout)
     assert (it.line().status, it.line().detail) == ("paused", "no device of stage 1 answered within 100 s")
     assert RolloutTurned in records(effects)
     assert shipped(it.wait(1000)) == []
-    assert reported(it.steer("resume")) == set(it.line().members)
+    assert ordered_devices(it.steer("resume")) == set(it.line().members)
     it.all_well(1)
     it.wait(RULES.soak)
     assert it.line().stage == 2
@@ -249,14 +249,14 @@ KINDS = [
 
 
 @pytest.mark.parametrize("undo", [True, False])
-@pytest.mark.parametrize(("state", "health", "output"), KINDS)
-def test_unhealthy_device_ends_rollout_and_rolls_back_or_halts(state, health, output, undo) -> None:
+@pytest.mark.parametrize(("state", "health", "message"), KINDS)
+def test_unhealthy_device_ends_rollout_and_rolls_back_or_halts(state, health, message, undo) -> None:
     it = bench()
     it.begin(undo=undo)
     members = list(it.line().members)
     effects = it.report(members[0], 1, 1, state, health, "it does not load" if state != "serving" else "")
     assert it.line().detail.startswith(f"stage 1: {members[0]}: ")
-    assert output in it.line().detail
+    assert message in it.line().detail
     if not undo:
         assert it.line().status == "halted"
         assert shipped(effects) == []
@@ -282,7 +282,7 @@ def test_failure_in_later_stage_undoes_earlier_stages() -> None:
     it.wait(RULES.soak)
     it.all_well(1)
     effects = it.report(next(iter(it.line().members)), 1, 1, "serving", SLOW)
-    assert reported(effects) == set(TEN)
+    assert ordered_devices(effects) == set(TEN)
 
 
 def test_allowed_number_of_unhealthy_devices_is_exact() -> None:
@@ -384,9 +384,9 @@ def test_rollback_waits_for_silent_devices_until_timeout() -> None:
     assert it.line().status == "rolling-back"
     it.wait(1)
     assert it.line().status == "rolled-back"
-    assert reported(it.wait(16)) == {TEN[3]}
+    assert ordered_devices(it.wait(16)) == {TEN[3]}
     it.report(TEN[3], 2, 0, "withdrawn")
-    assert reported(it.wait(100)) == set()
+    assert ordered_devices(it.wait(100)) == set()
 
 
 def test_rollout_without_devices_is_rolled_back_at_once() -> None:
@@ -402,7 +402,7 @@ def test_rolled_back_first_release_is_not_sent_to_new_devices() -> None:
     it.steer("rollback")
     for device in TEN[:2]:
         it.report(device, 2, 0, "withdrawn")
-    assert reported(it.join("s0", TEN[:3], revision=2)) == set()
+    assert ordered_devices(it.join("s0", TEN[:3], revision=2)) == set()
 
 
 # --- the second release, and newcomers
@@ -424,21 +424,21 @@ def test_second_release_rolls_back_to_first() -> None:
     (message, *_) = [message for message in sends(effects) if type(message).__name__ == "Ship"]
     assert (message.graph, message.card) == refs(1)
     assert msgspec.msgpack.decode(message.order.order, type=Order) == Order("sojourn", "l", 4, 1, goods(1), True)
-    assert reported(effects) == set(members)
+    assert ordered_devices(effects) == set(members)
     for device in members:
         it.report(device, 4, 1)
     assert it.line().status == "rolled-back"
     # All others still follow the old order, and get the current one.
-    assert reported(it.wait(5)) | reported(it.notify(TimerFired())) == set(TEN) - set(members)
+    assert ordered_devices(it.wait(5)) | ordered_devices(it.handle(TimerFired())) == set(TEN) - set(members)
 
 
 def test_new_devices_get_the_served_release() -> None:
     it = bench(3, sites=1)
     second(it, stages=(1.0,))
-    assert reported(it.join("s0", TEN[:4], revision=2)) == set(TEN[:3])  # the stage was chosen before it came
+    assert ordered_devices(it.join("s0", TEN[:4], revision=2)) == set(TEN[:3])  # the stage was chosen before it came
     it.through(3, 2)
     assert it.line().status == "done"
-    assert shipped(it.wait(1)) == [("s0", 3, (TEN[3],))] or reported(it.wait(20)) == {TEN[3]}
+    assert shipped(it.wait(1)) == [("s0", 3, (TEN[3],))] or ordered_devices(it.wait(20)) == {TEN[3]}
     it.report(TEN[3], 3, 2)
     assert shipped(it.join("s0", TEN[:5], revision=3))[0][1:] == (3, (TEN[4],))
     it.report(TEN[4], 3, 2)
@@ -453,8 +453,8 @@ def test_new_devices_wait_while_rollout_is_paused_or_halted() -> None:
     it = bench(3, sites=1)
     second(it, stages=(1.0,))
     it.steer("pause")
-    assert reported(it.join("s0", TEN[:4], revision=2)) == set()
-    assert reported(it.wait(1000)) == set()
+    assert ordered_devices(it.join("s0", TEN[:4], revision=2)) == set()
+    assert ordered_devices(it.wait(1000)) == set()
 
 
 def test_device_joining_between_stages_is_in_the_next_one() -> None:
@@ -531,7 +531,7 @@ def test_restart_resumes_rollout_in_any_state(state) -> None:
     it.restart()
     assert (it.line().status, it.line().members) == (before, members)
     it.wait(3)
-    asked = reported(rejoin(it)) | reported(it.wait(2))
+    asked = ordered_devices(rejoin(it)) | ordered_devices(it.wait(2))
     assert asked == (set() if before in ("paused", "halted") else set(members))
     if state == "soaking":
         it.all_well(1)
@@ -600,7 +600,7 @@ def test_rollout_requests_no_wakeup_without_work(seed) -> None:
             case 6:
                 it.restart()
             case 7:
-                it.notify(Present(site("s0"), BOOT, draw.choice([BORN, DEAD])))
+                it.handle(Present(site("s0"), BOOT, draw.choice([BORN, DEAD])))
             case _:
                 pass
         it.wait(draw.choice([0.0, 0.5, 3.0, 20.0, 200.0]))

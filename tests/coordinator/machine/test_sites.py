@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 
 def test_roster_counts_only_after_it_was_read() -> None:
     bench = Bench()
-    bench.notify(Present(site("s1"), BOOT, Birth()))
+    bench.handle(Present(site("s1"), BOOT, Birth()))
     effects = bench.receive(site("s1"), Roster(1, MEMBERS))
     assert effects == [Pull(MEMBERS, site("s1"))]
-    bench.notify(PullFailed(MEMBERS.digest, "disk"))
+    bench.handle(PullFailed(MEMBERS.digest, "disk"))
     assert bench.receive(site("s1"), Roster(1, MEMBERS)) == [Pull(MEMBERS, site("s1"))]
     assert MEMBERS.digest in bench.cloud.live()
-    bench.notify(Pulled(MEMBERS.digest))
+    bench.handle(Pulled(MEMBERS.digest))
     effects = bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, ()))
     assert sends(effects) == [RosterSeen(1)]
     assert sends(bench.receive(site("s1"), Roster(1, MEMBERS))) == [RosterSeen(1)]
@@ -69,9 +69,9 @@ def test_roster_counts_only_after_it_was_read() -> None:
 def test_sites_with_equal_devices_share_a_roster_blob() -> None:
     bench = Bench()
     for name in ("s1", "s2"):
-        bench.notify(Present(site(name), BOOT, Birth()))
+        bench.handle(Present(site(name), BOOT, Birth()))
         bench.receive(site(name), Roster(1, MEMBERS))
-    bench.notify(Pulled(MEMBERS.digest))
+    bench.handle(Pulled(MEMBERS.digest))
     members = (Member("a", BOOT, OFFER),)
     for _ in range(2):
         bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, members))
@@ -93,7 +93,7 @@ def test_first_round_waits_for_rosters_of_both_sites() -> None:
     bench.join("s2", ("a", "b"), revision=2, now=0.4)
     assert not _plans(bench)
     assert bench.cloud.wake_at() == pytest.approx(0.4 + SETTLE_TIME)
-    bench.notify(TimerFired(), 0.4 + SETTLE_TIME)
+    bench.handle(TimerFired(), 0.4 + SETTLE_TIME)
     (plan,) = _plans(bench)
     assert plan.reach == {"s1": ("a", "b"), "s2": ("a", "b")}
 
@@ -136,12 +136,12 @@ def test_roster_of_site_with_new_store_is_accepted() -> None:
 
 def test_older_roster_does_not_replace_newer_one() -> None:
     bench = Bench()
-    bench.notify(Present(site("s1"), BOOT, Birth()))
+    bench.handle(Present(site("s1"), BOOT, Birth()))
     old, new = ref_of(b"old"), ref_of(b"new")
     bench.receive(site("s1"), Roster(1, old))
-    bench.notify(Pulled(old.digest))
+    bench.handle(Pulled(old.digest))
     bench.receive(site("s1"), Roster(2, new))
-    bench.notify(Pulled(new.digest))
+    bench.handle(Pulled(new.digest))
     assert len(bench.work) == 2
 
     def read(work: ReadRoster) -> RosterRead:
@@ -157,19 +157,19 @@ def test_older_roster_does_not_replace_newer_one() -> None:
 
 def test_rosters_are_requested_until_received() -> None:
     bench = Bench()
-    assert sends(bench.notify(Present(site("s1"), BOOT, Birth()), 0.0)) == [RosterAsk()]
-    assert sends(bench.notify(TimerFired(), 1.0)) == [RosterAsk()]
-    assert sends(bench.notify(LinkUp(), 1.5)) == [RosterAsk()]
-    bench.notify(Present(site("s1"), BOOT, Death()), 2.0)
+    assert sends(bench.handle(Present(site("s1"), BOOT, Birth()), 0.0)) == [RosterAsk()]
+    assert sends(bench.handle(TimerFired(), 1.0)) == [RosterAsk()]
+    assert sends(bench.handle(LinkUp(), 1.5)) == [RosterAsk()]
+    bench.handle(Present(site("s1"), BOOT, Death()), 2.0)
     assert bench.cloud.wake_at() is None
 
 
 def took(bench: Bench, name: str, *members: Member, revision: int = 1) -> None:
     """A site is born, and sends exactly these members."""
-    bench.notify(Present(site(name), BOOT, Birth()))
+    bench.handle(Present(site(name), BOOT, Birth()))
     ref = ref_of(f"{name} {revision}".encode())
     bench.receive(site(name), Roster(revision, ref, OF_MODELS))
-    bench.notify(Pulled(ref.digest))
+    bench.handle(Pulled(ref.digest))
     bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, members))
 
 
@@ -186,18 +186,18 @@ def test_device_claimed_by_another_site_stays_at_its_site() -> None:
 def test_device_of_offline_site_moves_to_the_site_it_joins() -> None:
     bench = Bench()
     took(bench, "s2", Member("a", Epoch(3, b"12345678"), OFFER))
-    bench.notify(Present(site("s2"), BOOT, Death()))
+    bench.handle(Present(site("s2"), BOOT, Death()))
     took(bench, "s1", Member("a", Epoch(4, b"abcdefgh"), OFFER))
     assert bench.cloud.sites.reach() == {"s1": ("a",)}
-    bench.notify(Present(site("s2"), BOOT, Birth()))
+    bench.handle(Present(site("s2"), BOOT, Birth()))
     assert bench.cloud.sites.reach() == {"s1": ("a",), "s2": ()}
 
 
 def test_oversized_roster_is_not_fetched_or_not_accepted() -> None:
     bench = Bench()
-    bench.notify(Present(site("s1"), BOOT, Birth()))
-    (output,) = bench.receive(site("s1"), Roster(1, Ref(bytes(32), MAX_ROSTER_SIZE + 1)))
-    assert isinstance(output, Log)
+    bench.handle(Present(site("s1"), BOOT, Birth()))
+    (warning,) = bench.receive(site("s1"), Roster(1, Ref(bytes(32), MAX_ROSTER_SIZE + 1)))
+    assert isinstance(warning, Log)
     blobs = MemoryBlobs()
     data = pack_blob([Member(f"d{number}", BOOT, None) for number in range(MAX_DEVICES + 1)])
     blobs.put(data)
@@ -207,16 +207,16 @@ def test_oversized_roster_is_not_fetched_or_not_accepted() -> None:
 
 def test_job_is_planned_only_for_devices_that_offer_it() -> None:
     bench = Bench()
-    output = {
+    offers = {
         "silent": None,
         "older": OFFER,
         "able": msgspec.structs.replace(OFFER, abilities=ABILITIES),
         "plain": msgspec.structs.replace(OFFER, abilities=("encoding float32", "optimiser sgd", "estimator none")),
         "other": msgspec.structs.replace(OFFER, objectives=("dyn",)),
     }
-    took(bench, "s1", *(Member(name, BOOT, offer) for name, offer in output.items()))
+    took(bench, "s1", *(Member(name, BOOT, offer) for name, offer in offers.items()))
     reach = bench.cloud.sites.reach
-    assert reach()["s1"] == tuple(output)
+    assert reach()["s1"] == tuple(offers)
     assert reach("sgd", frozenset({"encoding float32", "optimiser sgd"}))["s1"] == ("older", "able", "plain")
     assert reach("sgd", frozenset({"encoding float16"}))["s1"] == ("older", "able")
     assert reach("sgd", frozenset({"encoding of tomorrow"}))["s1"] == ()
@@ -235,10 +235,10 @@ def test_stateful_model_is_sent_only_to_nodes_that_support_it() -> None:
         "agents": (OF_MODELS, OFFER),
     }
     for name, (abilities, offer) in sites.items():
-        bench.notify(Present(site(name), BOOT, Birth()))
+        bench.handle(Present(site(name), BOOT, Birth()))
         members = ref_of(name.encode())
         bench.receive(site(name), Roster(1, members, abilities))
-        bench.notify(Pulled(members.digest))
+        bench.handle(Pulled(members.digest))
         listed = (Member(f"at-{name}", BOOT, offer),)
         bench.did(ReadRoster, lambda work, it=listed: RosterRead(work.site, work.epoch, work.revision, it))
     bench.receive(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
@@ -268,8 +268,8 @@ def test_lost_stateful_tour_skips_unsupporting_sites() -> None:
 
 def test_kit_with_trunk_is_sent_only_to_supporting_agents() -> None:
     bench = Bench()
-    output = {"older": OFFER, "able": msgspec.structs.replace(OFFER, abilities=ABILITIES)}
-    took(bench, "s1", *(Member(name, BOOT, offer) for name, offer in output.items()))
+    offers = {"older": OFFER, "able": msgspec.structs.replace(OFFER, abilities=ABILITIES)}
+    took(bench, "s1", *(Member(name, BOOT, offer) for name, offer in offers.items()))
     bench.receive(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
     bench.compile(asks=(MODEL_TRUNK,))
     (plan,) = _plans(bench)

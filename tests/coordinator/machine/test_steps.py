@@ -28,22 +28,22 @@ from tests.waiting import LIMIT
 
 def test_step_is_reported_at_start_and_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "REPORT_INTERVAL", 0.001)
-    reported: list[str] = []
+    steps: list[str] = []
     twice = threading.Event()
 
     def notify(line: str) -> None:
-        reported.append(line.rpartition(",")[0])
-        if reported.count("second") > 2:
+        steps.append(line.rpartition(",")[0])
+        if steps.count("second") > 2:
             twice.set()
 
     with Steps(notify) as step:
         step("first")
         step("second")
         assert twice.wait(LIMIT)
-    count = len(reported)
-    assert reported[0] == "first"
-    assert set(reported[reported.index("second") :]) == {"second"}
-    assert len(reported) == count  # nothing more is reported
+    count = len(steps)
+    assert steps[0] == "first"
+    assert set(steps[steps.index("second") :]) == {"second"}
+    assert len(steps) == count  # nothing more is reported
 
 
 def test_compile_process_reports_steps_before_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +88,9 @@ def test_operator_sees_the_compile_step() -> None:
     bench = Bench()
     bench.receive(OPERATOR, Submit("t", text()))
     assert detail(bench) == ""
-    bench.notify(WorkProgress("prepare job", 0, 0, "checking the gradient (3 of 6), 12 s"))
+    bench.handle(WorkProgress("prepare job", 0, 0, "checking the gradient (3 of 6), 12 s"))
     assert detail(bench) == "checking the gradient (3 of 6), 12 s"
-    bench.notify(WorkProgress("prepare another", 0, 0, "of a job that was stopped"))
+    bench.handle(WorkProgress("prepare another", 0, 0, "of a job that was stopped"))
     assert detail(bench) == "checking the gradient (3 of 6), 12 s"
     bench.compile()
     assert "gradient" not in detail(bench)
@@ -98,14 +98,14 @@ def test_operator_sees_the_compile_step() -> None:
 
 def test_finished_step_is_not_reported_after_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "REPORT_INTERVAL", 0.001)
-    reported: list[str] = []
+    steps: list[str] = []
     reporting, proceed = threading.Event(), threading.Event()
 
     def notify(line: str) -> None:
         if threading.current_thread().name == "steps" and not reporting.is_set():  # the thread that repeats it
             reporting.set()
             proceed.wait(LIMIT)
-        reported.append(line.rpartition(",")[0])
+        steps.append(line.rpartition(",")[0])
 
     with Steps(notify) as step:
         step("first")
@@ -114,8 +114,8 @@ def test_finished_step_is_not_reported_after_next_one(monkeypatch: pytest.Monkey
         next_step.start()
         proceed.set()
         next_step.join(LIMIT)
-    assert reported[: reported.index("second")] == ["first"] * reported.index("second")
-    assert "first" not in reported[reported.index("second") :]
+    assert steps[: steps.index("second")] == ["first"] * steps.index("second")
+    assert "first" not in steps[steps.index("second") :]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

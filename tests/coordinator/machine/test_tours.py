@@ -61,14 +61,14 @@ def test_progress_renews_a_lease_and_silence_ends_it() -> None:
 def test_hop_outcomes_are_kept_until_next_round_or_retry() -> None:
     job, tours = a_job(0, 0), RoundTours(Outbox())
     tours.ask_all(job, 0.0)
-    reported = HopEnds((HopEnd(0, "d", "lost", "silent"),))
+    ends = HopEnds((HopEnd(0, "d", "lost", "silent"),))
     for number in (0, 1):
-        output = msgspec.structs.replace(progress(job, number), lost=1, reported=reported)
-        tours.on_progress(job, job.tours[number], output, 1.0)
+        message = msgspec.structs.replace(progress(job, number), lost=1, reported=ends)
+        tours.on_progress(job, job.tours[number], message, 1.0)
         tours.forget(number)
-    assert whole_view(VIEW, job, tours, 0).tours[0].reported == reported
+    assert whole_view(VIEW, job, tours, 0).tours[0].reported == ends
     tours.ask(job, job.tours[1], 2.0)
-    assert tours.reported == {0: reported}
+    assert tours.reported == {0: ends}
     job.tours = a_job(0).tours
     assert tours.plan(job, 0) is not None
     assert whole_view(VIEW, job, tours, 0).tours[0].reported is None

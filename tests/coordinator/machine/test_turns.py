@@ -113,7 +113,7 @@ def test_timeout_fails_waiting_job_unless_its_devices_joined() -> None:
         bench.plan()
         if came:
             bench.join("s3", ("c",), now=50.0)
-        assert records(bench.notify(TimerFired(), 100.0)) == ([] if came else [JobEnded])
+        assert records(bench.handle(TimerFired(), 100.0)) == ([] if came else [JobEnded])
         assert status(bench)["first"] == ("waiting" if came else "failed")
         wake = bench.cloud.wake_at()
         assert wake is not None
@@ -138,7 +138,7 @@ def test_timeout_ends_job_whose_devices_keep_declining() -> None:
             bench.close(now, reasons=hot)
         if state.status == "waiting" and not bench.work:
             now += PLAN_AGAIN
-            bench.notify(TimerFired(), now)
+            bench.handle(TimerFired(), now)
     assert state.status == "failed"
     why = "waited 100 s for devices (fleet.timeout): 2 devices are online, but none of them could be estimated: a:"
     assert state.detail.startswith(why)
@@ -178,7 +178,7 @@ def test_device_minimum_applies_only_to_first_round() -> None:
     bench.toured(1, "s2", now=10.0)
     bench.close(10.0)
     assert bench.cloud.state.jobs["job"].detail == "b just disconnected and may return"
-    bench.notify(TimerFired(), 20.0)
+    bench.handle(TimerFired(), 20.0)
     assert records(bench.plan(20.0)) == [RoundPlanned]
     assert [tour.hops for tour in bench.cloud.state.jobs["job"].tours] == [("a",)]
 

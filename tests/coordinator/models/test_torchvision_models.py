@@ -33,14 +33,14 @@ class Small(ResNet):
 def test_torchvision_model_compiles_in_separate_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "small_resnet.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    blobs, reported = FolderBlobs(tmp_path / "blobs"), list[str]()
+    blobs, steps = FolderBlobs(tmp_path / "blobs"), list[str]()
     text = job(model__name="small_resnet:Small", model__options__hidden=None, model__options__classes=10)
-    made = CoordinatorWorker(blobs, tmp_path / "blobs")(PrepareJob("job", text), reported.append)
+    made = CoordinatorWorker(blobs, tmp_path / "blobs")(PrepareJob("job", text), steps.append)
     assert isinstance(made, JobCompiled)
     kit = unpack_blob(blobs.read(made.kit.digest), Kit)
     assert "layer1.0.bn1.weight" in [tensor.name for tensor in kit.model.tensors]
     assert check_probe(kit, Graphs(kit)) is None
-    names = [text.split(",")[0].split(" (")[0] for text in reported]
+    names = [text.split(",")[0].split(" (")[0] for text in steps]
     assert list(dict.fromkeys(names)) == [
         "reading the data", "loading torch", "checking the layers", "writing the training graph",
         "writing the prediction graph", "computing the probe", "checking the gradient",

@@ -205,5 +205,5 @@ def test_metric_name_shows_which_model_it_measures() -> None:
 def test_job_list_marks_metrics_of_device_models() -> None:
     view = JobView("job", "fedbn", "mlp", "done", "", 2, 2, "train", 0.25, 6)
     assert metric_of_view(view) == "25.0 %"
-    reported = msgspec.structs.replace(view, times=JobTimes(metrics={"own_accuracy": 0.75, "macro_f1": 0.1}))
-    assert metric_of_view(reported) == "75.0 % own"
+    with_own = msgspec.structs.replace(view, times=JobTimes(metrics={"own_accuracy": 0.75, "macro_f1": 0.1}))
+    assert metric_of_view(with_own) == "75.0 % own"

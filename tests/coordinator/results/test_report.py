@@ -133,12 +133,12 @@ def test_page_works_without_visits_and_pictures(results: ResultFolder) -> None:
 
 
 def test_axes_have_whole_rounds_and_percent(results: ResultFolder) -> None:
-    metric = course_chart({"a": [results.rows(ROUNDS)]})
-    metric.canvas.draw()
-    rounds, *_ = metric.axes
+    chart = course_chart({"a": [results.rows(ROUNDS)]})
+    chart.canvas.draw()
+    rounds, *_ = chart.axes
     assert all(tick == int(tick) for tick in rounds.get_xticks())
     assert rounds.get_yticklabels()[-1].get_text() == "100 %"
-    assert [axis.get_xlabel() for axis in metric.axes] == ["round", "seconds on the fleet's clock", "MB over MQTT"]
+    assert [axis.get_xlabel() for axis in chart.axes] == ["round", "seconds on the fleet's clock", "MB over MQTT"]
 
 
 def test_every_arrangement_metric_is_explained() -> None:

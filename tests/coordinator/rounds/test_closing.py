@@ -65,10 +65,10 @@ class Home:
         return vectors.save(self.blobs, np.array(numbers, np.float32), "float32", SPEC)
 
     def report(self, name: str, norm: float, samples: int | None = None, **changes: Any) -> VisitReport:
-        reported = VisitReport(
+        report = VisitReport(
             name, 0, "done", "", SAMPLES.get(name, 32) if samples is None else samples, norm, {}, None, 1.0
         )
-        return msgspec.structs.replace(reported, **changes)
+        return msgspec.structs.replace(report, **changes)
 
     def brings(self, number: int, model: Any, *reports: VisitReport, samples: int | None = None) -> None:
         ref = model if isinstance(model, Ref) else self.save(model)
@@ -351,16 +351,16 @@ def test_gate_report_flags_every_visit_of_a_tour() -> None:
 
 def test_device_note_is_reported_once_for_each_device() -> None:
     home, odd = Home(devices=("pi-1", "pi-10", "pi-2", "pi-3")), f"{DATA_NOTE}all labels are cat"
-    reported = []
+    failures = []
     for noting in (1,), (0, 1), (0, 1):
         for number, tour in enumerate(home.tours):
             reason = odd if number in noting else ""
             home.brings(number, [number + 1, 0, 0], home.report(tour.hops[0], float(number + 1), reason=reason))
         closed = home.close()
-        reported.append(closed.report.failures)
+        failures.append(closed.report.failures)
         home.state.apply(closed)
         home.state.tours = home.tours
-    assert reported == [(f"pi-10: {odd}",), (f"pi-1: {odd}",), ()]
+    assert failures == [(f"pi-10: {odd}",), (f"pi-1: {odd}",), ()]
     assert home.state.device_notes == {"pi-10": odd, "pi-1": odd}
 
 

@@ -12,14 +12,14 @@ def vector(*numbers):
     return np.array(numbers, np.float32)
 
 
-def reported(stand):
+def lists_of(stand):
     return {name: value.tolist() for name, value in stand.vectors.items()}
 
 
 def test_results_without_slots_merge_at_once():
     results = [TourResult(vector(1, 2), 1), TourResult(vector(4, 8), 2)]
     stand = next_vectors(MEAN, JobVectors({"model": vector(0, 0)}), results, 2, due=True)
-    assert reported(stand) == {"model": [3, 6]}
+    assert lists_of(stand) == {"model": [3, 6]}
     assert stand.slots == {}
 
 
@@ -29,41 +29,41 @@ def test_slots_keep_models_and_samples_and_mean_is_evaluated():
         MEAN, stand, [TourResult(vector(2, 2), 10, "slot-0"), TourResult(vector(8, 8), 30, "slot-1")], 4, due=False
     )
     assert stand.slots == {"slot-0": 10, "slot-1": 30}
-    assert reported(stand) == {"anchor": [0, 0], "slot-0": [2, 2], "slot-1": [8, 8], "model": [6.5, 6.5]}
+    assert lists_of(stand) == {"anchor": [0, 0], "slot-0": [2, 2], "slot-1": [8, 8], "model": [6.5, 6.5]}
     stand = next_vectors(MEAN, stand, [TourResult(vector(4, 0), 20, "slot-0")], 4, due=False)
     assert stand.slots == {"slot-0": 30, "slot-1": 30}
-    assert reported(stand) == {"anchor": [0, 0], "slot-0": [4, 0], "slot-1": [8, 8], "model": [6, 4]}
+    assert lists_of(stand) == {"anchor": [0, 0], "slot-0": [4, 0], "slot-1": [8, 8], "model": [6, 4]}
     stand = next_vectors(MEAN, stand, [TourResult(vector(1, 1), 30, "slot-1")], 4, due=True)
-    assert reported(stand) == {"model": [2, pytest.approx(2 / 3)]}
+    assert lists_of(stand) == {"model": [2, pytest.approx(2 / 3)]}
     assert stand.slots == {}
 
 
 def test_round_without_tours_keeps_slots_models_and_samples():
     before = next_vectors(MEAN, JobVectors({"model": vector(0)}), [TourResult(vector(2), 5, "slot-0")], 2, due=False)
     after = next_vectors(MEAN, before, [], 2, due=False)
-    assert (reported(after), after.slots) == (reported(before), before.slots)
+    assert (lists_of(after), after.slots) == (lists_of(before), before.slots)
 
 
 def test_cycle_without_results_keeps_the_model():
     lost = next_vectors(MEAN, JobVectors({"model": vector(3)}), [], 2, due=False)
-    assert reported(lost) == {"anchor": [3], "model": [3]}
-    assert reported(next_vectors(MEAN, lost, [], 2, due=True)) == {"model": [3]}
+    assert lists_of(lost) == {"anchor": [3], "model": [3]}
+    assert lists_of(next_vectors(MEAN, lost, [], 2, due=True)) == {"model": [3]}
 
 
 def test_late_slot_merges_with_its_samples():
     stand = next_vectors(MEAN, JobVectors({"model": vector(0)}), [TourResult(vector(2), 1, "slot-0")], 2, due=False)
     stand = next_vectors(MEAN, stand, [TourResult(vector(4), 3, "slot-2")], 2, due=True)
-    assert reported(stand) == {"model": [3.5]}
+    assert lists_of(stand) == {"model": [3.5]}
 
 
 def test_aggregator_gets_model_of_last_merge():
     momentum = Strategy(arranger=SingleArranger(), aggregator=AvgM(momentum=0.5, lr=1.0))
     stand = next_vectors(momentum, JobVectors({"model": vector(1)}), [TourResult(vector(3), 1, "slot-0")], 1, due=False)
-    assert reported(stand)["model"] == [3]
+    assert lists_of(stand)["model"] == [3]
     stand = next_vectors(momentum, stand, [TourResult(vector(5), 1, "slot-0")], 1, due=True)
-    assert reported(stand) == {"model": [5], "momentum": [4]}
+    assert lists_of(stand) == {"model": [5], "momentum": [4]}
     stand = next_vectors(momentum, stand, [TourResult(vector(5), 1)], 1, due=True)
-    assert reported(stand) == {"model": [7], "momentum": [2]}
+    assert lists_of(stand) == {"model": [7], "momentum": [2]}
 
 
 def test_slots_merge_in_numerical_order():
@@ -74,7 +74,7 @@ def test_slots_merge_in_numerical_order():
     ends = [
         next_vectors(uniform, JobVectors({"model": vector(0)}), given, 11, due=True) for given in (results, shuffled)
     ]
-    assert reported(ends[0]) == reported(ends[1])
+    assert lists_of(ends[0]) == lists_of(ends[1])
 
 
 def test_returned_extras_add_up_until_the_merge():
@@ -83,7 +83,7 @@ def test_returned_extras_add_up_until_the_merge():
     one = TourResult(vector(1), 1, "slot-0", {"control_delta": vector(2)})
     two = TourResult(vector(3), 1, "slot-1", {"control_delta": vector(4)})
     stand = next_vectors(scaffold, stand, [one, two], 4, due=False)
-    assert reported(stand) == {
+    assert lists_of(stand) == {
         "model": [2],
         "anchor": [0],
         "slot-0": [1],
@@ -92,12 +92,12 @@ def test_returned_extras_add_up_until_the_merge():
         "sum-control_delta": [6],
     }
     stand = next_vectors(scaffold, stand, [one], 4, due=True)
-    assert reported(stand) == {"model": [2], "control": [2]}
+    assert lists_of(stand) == {"model": [2], "control": [2]}
 
 
 def test_model_without_a_slot_forces_a_merge():
     stand = next_vectors(MEAN, JobVectors({"model": vector(0)}), [TourResult(vector(2), 1)], 1, due=False)
-    assert reported(stand) == {"model": [2]}
+    assert lists_of(stand) == {"model": [2]}
 
 
 def test_tours_start_from_their_slot_or_the_last_merge():

@@ -120,8 +120,8 @@ def test_known_kit_needs_no_torch() -> None:
 def test_model_export_needs_no_torch() -> None:
     modules = "coordinator.compiling.prediction_model, coordinator.models.exported_file"
     code = f"import sys, {modules}; print('onnx' in sys.modules, 'torch' in sys.modules)"
-    reported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert reported == "True False\n"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed == "True False\n"
 
 
 def test_single_array_test_set_is_rejected_with_reason(tmp_path) -> None:

@@ -200,7 +200,7 @@ def test_swapped_part_starts_from_its_own_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "output"),
+    ("changes", "message"),
     [
         ({"arranger": {"name": "vist"}}, r"it: there is no arranger 'vist'; did you mean 'visit'\?"),
         ({"arranger": {"name": ["visit"]}}, r"it: there is no arranger \['visit'\]"),
@@ -213,8 +213,8 @@ def test_swapped_part_starts_from_its_own_defaults() -> None:
         ({"arranger": {"fraction": 2}}, "it: arranger.fraction: expected `float` <= 1.0"),
     ],
 )
-def test_invalid_change_reports_reason(changes: dict[str, dict[str, object]], output: str) -> None:
-    with pytest.raises(ConfigError, match=output):
+def test_invalid_change_reports_reason(changes: dict[str, dict[str, object]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         named("fedavg", "here").changed(changes, "it")
 
 
@@ -246,16 +246,16 @@ def test_custom_parts_are_named_by_class_with_settings() -> None:
     ],
 )
 def test_device_requirements_are_listed(name: str, required: list[str]) -> None:
-    reported = requirements_of(named(name, "here"))
-    assert len(reported) == len(required)
-    assert all(line.startswith(start) for line, start in zip(reported, required, strict=True))
+    listed = requirements_of(named(name, "here"))
+    assert len(listed) == len(required)
+    assert all(line.startswith(start) for line, start in zip(listed, required, strict=True))
 
 
 def test_requirements_name_custom_objective_and_sent_exemplars() -> None:
     changes = {"objective": {"name": "mine.parts:Pull"}, "estimator": {"where": "device"}}
-    reported = requirements_of(named("visit", "here").changed(changes, "it"))
-    assert "mine.parts:Pull installed on each device, and its owner's permission to run it" in reported
-    assert "exemplars: a few public labelled samples of each class, sent to devices" in reported
+    listed = requirements_of(named("visit", "here").changed(changes, "it"))
+    assert "mine.parts:Pull installed on each device, and its owner's permission to run it" in listed
+    assert "exemplars: a few public labelled samples of each class, sent to devices" in listed
     sizes = named("naive-gsp", "here").changed({"estimator": {"name": "sizes"}}, "it")
     assert requirements_of(sizes) == [
         "sample counts: each device reports its number before the first round; this trains nothing"

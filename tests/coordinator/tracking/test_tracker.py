@@ -19,30 +19,30 @@ from tests.there import there
 from tests.waiting import LIMIT, wait_until
 
 
-def reported(queue: SinkQueue, *frames) -> None:
+def write_frames(queue: SinkQueue, *frames) -> None:
     for frame in frames:
         queue.put(frame)
     queue.write(at_once=True)
 
 
-def notify(tracker: Tracker, *frames: Any) -> None:
+def put_frames(tracker: Tracker, *frames: Any) -> None:
     for frame in frames:
-        tracker.notify(frame)
+        tracker.put(frame)
 
 
 def test_failed_writes_are_queued_and_logged_once(tmp_path) -> None:
-    place, output = tmp_path / "tb", list[str]()
+    place, warnings = tmp_path / "tb", list[str]()
     place.write_text("no folder")
-    queue = SinkQueue(EventFiles(str(place)), output.append)
+    queue = SinkQueue(EventFiles(str(place)), warnings.append)
     queue.open()
-    reported(queue, begun(), *rounds(1, 2))
-    reported(queue, *rounds(3))
+    write_frames(queue, begun(), *rounds(1, 2))
+    write_frames(queue, *rounds(3))
     assert queue.waits == 4
-    assert len(output) in (1, 2)  # the folder, and then a run's folder in it
-    assert "TensorBoard cannot be written" in output[0]
-    assert "the job continues" in output[0]
+    assert len(warnings) in (1, 2)  # the folder, and then a run's folder in it
+    assert "TensorBoard cannot be written" in warnings[0]
+    assert "the job continues" in warnings[0]
     place.unlink()
-    reported(queue, *rounds(4), ended())
+    write_frames(queue, *rounds(4), ended())
     assert queue.waits == 0
     assert scalars_in(place / f"digits-{ID[:8]}") == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
 
@@ -52,7 +52,7 @@ def test_failed_write_is_not_retried_with_every_round(tmp_path, monkeypatch) -> 
     place = tmp_path / "tb"
     place.write_text("no folder")
     queue = SinkQueue(EventFiles(str(place)), lambda _text: None)
-    reported(queue, begun(), *rounds(1))
+    write_frames(queue, begun(), *rounds(1))
     place.unlink()
     queue.put(*rounds(2))
     queue.write()
@@ -108,25 +108,25 @@ def test_failing_run_does_not_block_others(tmp_path) -> None:
     other = ID[::-1]
     (tmp_path / f"digits-{ID[:8]}").write_text("no folder")
     queue = SinkQueue(EventFiles(str(tmp_path)), lambda _text: None)
-    reported(queue, begun(), begun(other), *rounds(1), *rounds(1, run=other))
+    write_frames(queue, begun(), begun(other), *rounds(1), *rounds(1, run=other))
     assert queue.waits == 2
     assert scalars_in(tmp_path / f"digits-{other[:8]}") == [(1, 0.1)]
 
 
 def test_temporary_database_failure_is_retried(database) -> None:
     """A locked store gives the same error, but MLflow waits twenty seconds for it."""
-    output = list[str]()
-    queue = SinkQueue(MlflowRuns(f"sqlite:///{database}", "sojourn"), output.append)
-    reported(queue, begun(), *rounds(1))
+    warnings = list[str]()
+    queue = SinkQueue(MlflowRuns(f"sqlite:///{database}", "sojourn"), warnings.append)
+    write_frames(queue, begun(), *rounds(1))
     with closing(sqlite3.connect(database)) as other:
         other.execute("alter table metrics rename to hidden")
-        reported(queue, *rounds(2))
+        write_frames(queue, *rounds(2))
         other.execute("alter table hidden rename to metrics")
-    assert len(output) == 1
-    assert output[0].startswith("MLflow cannot be written: MlflowException")
-    assert output[0].endswith("no such table: metrics; retrying; the job continues")
-    reported(queue, *rounds(3), ended())
-    assert output[-1] == "MLflow is available again"
+    assert len(warnings) == 1
+    assert warnings[0].startswith("MLflow cannot be written: MlflowException")
+    assert warnings[0].endswith("no such table: metrics; retrying; the job continues")
+    write_frames(queue, *rounds(3), ended())
+    assert warnings[-1] == "MLflow is available again"
     (run,) = runs_in(database)
     assert history_in(database, run) == [(1, 0.1), (2, 0.2), (3, 0.3)]
     assert run.info.status == "FINISHED"
@@ -135,23 +135,23 @@ def test_temporary_database_failure_is_retried(database) -> None:
 def test_killed_writer_is_replaced_without_duplicate_rounds(tmp_path, caplog) -> None:
     started = Tracker(TrackingSettings(tensorboard=str(tmp_path)))
     folder = tmp_path / f"digits-{ID[:8]}"
-    notify(started, begun(), *rounds(1, 2))
+    put_frames(started, begun(), *rounds(1, 2))
     wait_until(lambda: folder.exists() and _written(folder) == 2, "two rounds in the run's folder")
     victim = there(started._child)
     os.kill(victim.pid, signal.SIGKILL)
     wait_until(lambda: not victim.is_open, "its end")
-    notify(started, *rounds(3, 4), ended())
+    put_frames(started, *rounds(3, 4), ended())
     started.close(LIMIT)
     assert scalars_in(folder) == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
     assert "was ended by signal 9, most likely out of memory; restarting it" in caplog.text
 
 
 def test_broken_store_is_not_changed(tmp_path) -> None:
-    broken, output = tmp_path / "mlflow.db", list[str]()
+    broken, warnings = tmp_path / "mlflow.db", list[str]()
     broken.write_bytes(b"this is no database" * 1000)
-    queue = SinkQueue(MlflowRuns(f"sqlite:///{broken}", "sojourn"), output.append)
-    reported(queue, begun(), *rounds(1, 2), ended())
-    assert "file is not a database" in output[0]
+    queue = SinkQueue(MlflowRuns(f"sqlite:///{broken}", "sojourn"), warnings.append)
+    write_frames(queue, begun(), *rounds(1, 2), ended())
+    assert "file is not a database" in warnings[0]
     assert queue.waits == 4
     assert broken.read_bytes() == b"this is no database" * 1000
 
@@ -159,7 +159,7 @@ def test_broken_store_is_not_changed(tmp_path) -> None:
 def test_failed_writer_start_logs_a_warning(tmp_path, caplog, monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     started = Tracker(TrackingSettings(tensorboard=str(tmp_path)))
-    started.notify(begun())
+    started.put(begun())
     started.close(LIMIT)
     assert "the process cannot be started" in caplog.text
 

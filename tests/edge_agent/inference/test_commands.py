@@ -87,7 +87,7 @@ def test_file_errors_name_the_problem(shop: Shop, tmp_path: Path) -> None:
     (tmp_path / "wide.csv").write_text("1,2,3,4,5,6\n")
     np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
     (tmp_path / "text.npy").write_text("hello")
-    for name, output in (
+    for name, message in (
         ("wide.npy", r"has the shape \(2, 5\); expected one or more samples of shape \(3,\)"),
         ("gap.csv", "line 3: expected 3 numbers"),
         ("wide.csv", "6 columns"),
@@ -97,7 +97,7 @@ def test_file_errors_name_the_problem(shop: Shop, tmp_path: Path) -> None:
         ("missing.npy", "missing.npy"),
         ("missing.png", "which is not an image"),
     ):
-        with pytest.raises(DataError, match=output):
+        with pytest.raises(DataError, match=message):
             rows(shop, tmp_path / name)
 
 

@@ -252,14 +252,14 @@ def test_excess_connections_get_503(site: Site) -> None:
 
 
 def test_reported_error_reaches_the_agent(site: Site) -> None:
-    reported: SimpleQueue[Usage] = SimpleQueue()
-    listener = UsageListener(site.shop.store, reported.put)
+    usages: SimpleQueue[Usage] = SimpleQueue()
+    listener = UsageListener(site.shop.store, usages.put)
     bearer = f"Bearer {TOKEN}"
     status, answer = site.ask("POST", f"/{LINE}/error", b"that was a dog", Authorization=bearer)
     assert (status, answer) == (200, {"line": LINE, "version": 2, "noted": True})
-    usage = reported.get(timeout=LIMIT)
+    usage = usages.get(timeout=LIMIT)
     while not usage.health.errors:
-        usage = reported.get(timeout=LIMIT)
+        usage = usages.get(timeout=LIMIT)
     listener.close()
     assert (usage.line, usage.version, usage.health.errors) == (LINE, 2, 1)
 
@@ -284,15 +284,15 @@ def test_failing_rows_count_against_a_release_only_with_token(tmp_path: Path, mo
     """Otherwise, anyone who finds such rows could cause a rollback."""
     shop = Shop(tmp_path / "store")
     shop.serve(2)
-    reported: list[str] = []
+    errors: list[str] = []
     api = PredictionApi(shop.store, ErrorToken(TOKEN))
-    monkeypatch.setattr(Model, "_error", lambda _model, _serving, text: reported.append(text))
+    monkeypatch.setattr(Model, "_error", lambda _model, _serving, text: errors.append(text))
     monkeypatch.setattr(Serving, "predict", failing)
     body = b'{"x": [1, 0, 0]}'
     for authorization, count in ((None, 0), ("Bearer no", 0), (f"Bearer {TOKEN}", 1)):
         with pytest.raises(ModelError):
             api.predict(LINE, "application/json", body, authorization)
-        assert len(reported) == count
+        assert len(errors) == count
     api._models[LINE].close()
 
 

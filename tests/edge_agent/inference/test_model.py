@@ -168,11 +168,11 @@ class Ear:
     """The agent's end of the socket."""
 
     def __init__(self, shop: Shop) -> None:
-        self._reported: SimpleQueue[Usage] = SimpleQueue()
-        self.listener = UsageListener(shop.store, self._reported.put, pause=0.1)
+        self._usages: SimpleQueue[Usage] = SimpleQueue()
+        self.listener = UsageListener(shop.store, self._usages.put, pause=0.1)
 
     def next(self) -> Usage:
-        return self._reported.get(timeout=LIMIT)
+        return self._usages.get(timeout=LIMIT)
 
     def until_predictions(self, count: int) -> Usage:
         while (usage := self.next()).health.predictions < count:

@@ -114,9 +114,9 @@ def test_score_is_compared_with_the_local_threshold(shop: Shop, tmp_path: Path) 
         "     0  score 3   threshold 2   ANOMALY",
         "     1  score 0   threshold 2   normal",
     ]
-    reported: Any = msgspec.json.decode(printed(shop, tmp_path / "x.npy", "--json"))
-    assert reported["task"] == "reconstruction"
-    assert reported["rows"][0] == {"score": 3.0, "threshold": 2.0, "anomalous": True}
+    printed_json: Any = msgspec.json.decode(printed(shop, tmp_path / "x.npy", "--json"))
+    assert printed_json["task"] == "reconstruction"
+    assert printed_json["rows"][0] == {"score": 3.0, "threshold": 2.0, "anomalous": True}
 
 
 def test_usage_of_a_scoring_model_counts_anomalies(shop: Shop) -> None:

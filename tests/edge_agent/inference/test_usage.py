@@ -52,35 +52,35 @@ class Desk:
     def __init__(self, store: Path, pause: float = LONG) -> None:
         self.shop = Shop(store)
         self.shop.serve(1)
-        self.reported: SimpleQueue[Usage] = SimpleQueue()
-        self.listener = UsageListener(store, self.reported.put, pause)
-        self.teller = UsageSender(store)
+        self.usages: SimpleQueue[Usage] = SimpleQueue()
+        self.listener = UsageListener(store, self.usages.put, pause)
+        self.sender = UsageSender(store)
 
-    def notify(self, version: int, **what: Any) -> None:
+    def report(self, version: int, **what: Any) -> None:
         """Send a report until it is accepted: a socket holds ten datagrams, and refuses more until they are read."""
-        wait_until(lambda: self.teller.notify(UsageReport(LINE, version, **what)), "room for a datagram")
+        wait_until(lambda: self.sender.send(UsageReport(LINE, version, **what)), "room for a datagram")
 
-    def send(self, data: bytes) -> None:
+    def send_raw(self, data: bytes) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
             end.sendto(data, str(self.shop.store / "release" / "usage.sock"))
 
     def next(self) -> Usage:
-        return self.reported.get(timeout=LIMIT)
+        return self.usages.get(timeout=LIMIT)
 
     def due(self) -> float | None:
         """Return when the next report is due, after the listener has read all datagrams, which keep their order."""
         before = self.listener.dropped
-        self.send(b"no report")
+        self.send_raw(b"no report")
         wait_until(lambda: self.listener.dropped > before, "the listener to read all datagrams")
         return self.listener._lines[LINE].due
 
     def flushed(self) -> Usage:
         """Close the listener, and return the report that it sent at its end."""
         self.listener.close()
-        return self.reported.get_nowait()
+        return self.usages.get_nowait()
 
     def close(self) -> None:
-        self.teller.close()
+        self.sender.close()
         self.listener.close()
 
 
@@ -120,9 +120,9 @@ def test_class_mix_distance_is_total_variation() -> None:
 
 def test_reports_of_several_programs_are_summed(desk: Desk) -> None:
     other = UsageSender(desk.shop.store)
-    desk.notify(1, predictions=30, times={bin_of(100.0): 30}, classes={0: 20, 1: 10})
+    desk.report(1, predictions=30, times={bin_of(100.0): 30}, classes={0: 20, 1: 10})
     assert desk.next().health.predictions == 30
-    assert other.notify(UsageReport(LINE, 1, predictions=30, times={bin_of(400.0): 30}, classes={1: 30}))
+    assert other.send(UsageReport(LINE, 1, predictions=30, times={bin_of(400.0): 30}, classes={1: 30}))
     usage = desk.next()
     other.close()
     assert (usage.line, usage.version, usage.failure) == (LINE, 1, "")
@@ -134,48 +134,48 @@ def test_reports_of_several_programs_are_summed(desk: Desk) -> None:
 
 
 def test_fifty_predictions_report_at_once_then_after_the_pause(desk: Desk) -> None:
-    desk.notify(1, predictions=49, classes={0: 49})
+    desk.report(1, predictions=49, classes={0: 49})
     assert desk.next().health.predictions == 49  # the first report on this version
-    desk.notify(1, predictions=1, classes={0: 1})
+    desk.report(1, predictions=1, classes={0: 1})
     assert desk.next().health.predictions == 50
-    desk.notify(1, predictions=100, classes={0: 100})
+    desk.report(1, predictions=100, classes={0: 100})
     assert there(desk.due()) > time.monotonic() + LONG / 2
-    assert desk.reported.empty()
+    assert desk.usages.empty()
     assert desk.flushed().health.predictions == 150
 
 
 def test_report_follows_once_the_pause_is_over() -> None:
     with tempfile.TemporaryDirectory() as folder:
         desk = Desk(Path(folder) / "store", pause=0.2)
-        desk.notify(1, predictions=60, classes={0: 60})
+        desk.report(1, predictions=60, classes={0: 60})
         desk.next()
-        desk.notify(1, predictions=1, classes={0: 1})
+        desk.report(1, predictions=1, classes={0: 1})
         assert desk.next().health.predictions == 61
         assert desk.due() is None  # nothing has changed
         desk.close()
 
 
 def test_errors_and_failures_are_reported_at_once(desk: Desk) -> None:
-    desk.notify(1, predictions=60, classes={0: 60})
+    desk.report(1, predictions=60, classes={0: 60})
     desk.next()
-    desk.notify(1, errors=2, error_text="a dog, and no cat")
+    desk.report(1, errors=2, error_text="a dog, and no cat")
     assert desk.next().health.errors == 2
-    desk.notify(1, failure="it does not load")
+    desk.report(1, failure="it does not load")
     assert desk.next().failure == "it does not load"
-    desk.notify(1, failure="it does not load")
+    desk.report(1, failure="it does not load")
     assert desk.due() is None
-    assert desk.reported.empty()
+    assert desk.usages.empty()
 
 
 def test_new_version_is_compared_with_the_previous_one(desk: Desk) -> None:
-    desk.notify(1, predictions=60, times={bin_of(100.0): 60}, classes={0: 60})
+    desk.report(1, predictions=60, times={bin_of(100.0): 60}, classes={0: 60})
     desk.next()
     desk.shop.serve(2)
-    desk.notify(1, predictions=40, times={bin_of(100.0): 40}, classes={1: 40})  # a program that still uses version 1
-    desk.notify(2, predictions=30, times={bin_of(200.0): 30}, classes={0: 30}, errors=1)
+    desk.report(1, predictions=40, times={bin_of(100.0): 40}, classes={1: 40})  # a program that still uses version 1
+    desk.report(2, predictions=30, times={bin_of(200.0): 30}, classes={0: 30}, errors=1)
     few = desk.next()
     assert (few.version, few.health.predictions, few.health.live_drift) == (2, 30, 0.0)
-    desk.notify(2, predictions=30, times={bin_of(200.0): 30}, classes={0: 30})
+    desk.report(2, predictions=30, times={bin_of(200.0): 30}, classes={0: 30})
     health = desk.next().health
     assert health.predictions == 60
     assert health.live_drift == pytest.approx(0.4)
@@ -185,20 +185,20 @@ def test_new_version_is_compared_with_the_previous_one(desk: Desk) -> None:
 
 
 def test_returning_version_restarts_its_counts_uncompared(desk: Desk) -> None:
-    desk.notify(1, predictions=60, errors=3, times={5: 60}, classes={0: 60})
+    desk.report(1, predictions=60, errors=3, times={5: 60}, classes={0: 60})
     desk.next()
     desk.shop.serve(2)
-    desk.notify(2, predictions=60, times={50: 60}, classes={1: 60})
+    desk.report(2, predictions=60, times={50: 60}, classes={1: 60})
     desk.next()
     desk.shop.serve(1)
-    desk.notify(1, predictions=60, times={5: 60}, classes={0: 60})
+    desk.report(1, predictions=60, times={5: 60}, classes={0: 60})
     usage = desk.next()
     assert (usage.version, usage.health.predictions, usage.health.errors) == (1, 60, 0)
     assert (usage.health.live_before, usage.health.live_drift) == (None, 0.0)
 
 
 def test_only_the_first_64_classes_are_in_the_mix(desk: Desk) -> None:
-    desk.notify(1, predictions=100, classes={0: 25, 63: 25, 64: 25, 1000: 25})
+    desk.report(1, predictions=100, classes={0: 25, 63: 25, 64: 25, 1000: 25})
     mix = desk.next().health.mix
     assert len(mix) == 64
     assert (mix[0], mix[63], sum(mix)) == (0.25, 0.25, 0.5)
@@ -227,9 +227,9 @@ HOSTILE = [
 
 def test_invalid_reports_are_dropped_and_counted(desk: Desk) -> None:
     for data in HOSTILE:
-        desk.send(data)
-    desk.send(b"x" * (LARGEST + 10))
-    desk.notify(1, predictions=50, classes={0: 50})
+        desk.send_raw(data)
+    desk.send_raw(b"x" * (LARGEST + 10))
+    desk.report(1, predictions=50, classes={0: 50})
     assert desk.next().health.predictions == 50
     assert desk.listener.dropped == len(HOSTILE)  # an empty datagram does not count, and the last is too long
     assert list(desk.listener._lines) == [LINE]
@@ -240,16 +240,16 @@ def test_largest_report_fits_into_a_datagram(desk: Desk) -> None:
     times, classes = dict.fromkeys(range(400), most), dict.fromkeys(range(1001), most)
     report = UsageReport(LINE, 1, most, times, classes, most, "\U0001f436" * 500, "\U0001f436" * 500)
     assert len(msgspec.msgpack.encode(report)) <= LARGEST
-    assert desk.teller.notify(report)
+    assert desk.sender.send(report)
     assert desk.next().failure == "\U0001f436" * 500
 
 
 def test_huge_numbers_are_capped(desk: Desk) -> None:
     most = 1 << 40
-    desk.notify(1, predictions=1)
+    desk.report(1, predictions=1)
     desk.next()
     for _ in range(3):
-        desk.notify(1, predictions=most, times={399: most}, classes={0: most}, errors=most)
+        desk.report(1, predictions=most, times={399: most}, classes={0: most}, errors=most)
     usage = desk.next()
     assert msgspec.convert(msgspec.to_builtins(usage), Usage).health.predictions == most
 
@@ -257,27 +257,27 @@ def test_huge_numbers_are_capped(desk: Desk) -> None:
 def test_bursts_of_errors_are_reported_together(desk: Desk) -> None:
     begun = time.monotonic()
     for _ in range(200):
-        desk.notify(1, errors=1)
+        desk.report(1, errors=1)
         time.sleep(0.001)
-    reported = [desk.next()]
-    while reported[-1].health.errors < MAX_PER_PROGRAM:
-        reported.append(desk.next())
-    assert len(reported) <= 2 + (time.monotonic() - begun) / SHORT
+    usages = [desk.next()]
+    while usages[-1].health.errors < MAX_PER_PROGRAM:
+        usages.append(desk.next())
+    assert len(usages) <= 2 + (time.monotonic() - begun) / SHORT
 
 
 def test_errors_per_program_are_capped(desk: Desk) -> None:
-    desk.notify(1, errors=1 << 40)
+    desk.report(1, errors=1 << 40)
     assert desk.next().health.errors == MAX_PER_PROGRAM
     program = (
         "import sys, pathlib\n"
         "from edge_agent.inference.usage import UsageReport, UsageSender\n"
-        f"assert UsageSender(pathlib.Path(sys.argv[1])).notify(UsageReport({LINE!r}, 1, errors=3))"
+        f"assert UsageSender(pathlib.Path(sys.argv[1])).send(UsageReport({LINE!r}, 1, errors=3))"
     )
     subprocess.run([sys.executable, "-c", program, str(desk.shop.store)], check=True)
     assert desk.next().health.errors == MAX_PER_PROGRAM + 3
-    desk.notify(1, errors=5)
+    desk.report(1, errors=5)
     assert desk.due() is None
-    assert desk.reported.empty()
+    assert desk.usages.empty()
 
 
 def test_errors_per_user_are_capped_across_programs() -> None:
@@ -291,26 +291,26 @@ def test_errors_per_user_are_capped_across_programs() -> None:
 
 
 def test_sending_without_a_listener_returns_false(tmp_path: Path) -> None:
-    teller = UsageSender(tmp_path)
-    assert not teller.notify(UsageReport(LINE, 1))
-    teller.close()
+    sender = UsageSender(tmp_path)
+    assert not sender.send(UsageReport(LINE, 1))
+    sender.close()
 
 
 def test_socket_is_group_accessible_and_recreated_after_a_crash(desk: Desk) -> None:
     path = desk.shop.store / "release" / "usage.sock"
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o750
-    reported: SimpleQueue[Usage] = SimpleQueue()
-    second = UsageListener(desk.shop.store, reported.put)
-    desk.notify(1, predictions=50)
-    assert reported.get(timeout=LIMIT).health.predictions == 50
+    usages: SimpleQueue[Usage] = SimpleQueue()
+    second = UsageListener(desk.shop.store, usages.put)
+    desk.report(1, predictions=50)
+    assert usages.get(timeout=LIMIT).health.predictions == 50
     second.close()
     assert not path.exists()
 
 
 def test_store_with_a_long_path_has_a_socket(tmp_path: Path) -> None:
     desk = Desk(tmp_path / ("long" * 30) / "store")
-    desk.notify(1, predictions=50)
+    desk.report(1, predictions=50)
     assert desk.next().health.predictions == 50
     desk.close()
 

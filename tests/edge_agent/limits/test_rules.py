@@ -48,8 +48,8 @@ def seen(**what) -> Readings:
 
 
 def why(settings: LimitSettings, found: Readings, now: dt.time = NOON, *, hot: bool = False) -> str | None:
-    output = refusal(settings, found, now, hot=hot)
-    return output[0] if output else None
+    refused = refusal(settings, found, now, hot=hot)
+    return refused[0] if refused else None
 
 
 def test_pace_falls_from_full_to_slowest_with_temperature() -> None:
@@ -156,12 +156,12 @@ def test_only_readings_required_by_limits_are_taken(tmp_path) -> None:
 def test_limits_stay_hot_until_cooled_below_throttle_at(tmp_path) -> None:
     root = FakeRoot(tmp_path)
     limits = Limits(LimitSettings(throttle_at=70, stop_at=80, root=str(root.path)), tmp_path)
-    output = []
+    lines = []
     for celsius in (60, 75, 85, 75, 65):
         root.heat(celsius)
         share, refused = limits.judge()
-        output.append((round(share, 2), refused and refused[0], (limits.objection() or [None])[0]))
-    assert output == [
+        lines.append((round(share, 2), refused and refused[0], (limits.objection() or [None])[0]))
+    assert lines == [
         (1.0, None, None),
         (0.55, None, None),
         (0.1, "hot", "hot"),

@@ -51,8 +51,8 @@ def test_owner_lists_keys_and_mandates_while_the_agent_runs(tmp_path: Path, stor
     file = tmp_path / "agent.toml"
     tables = '[data]\npath = "x.npz"\n[mandate]\nkeys_file = "operators.pub"\n'
     file.write_text(f'name = "pi-1"\nstore = "{tmp_path / "store"}"\n{tables}')
-    reported = run(file)
-    assert reported.startswith("mandates: required, signed by one of: ann\n\njob: in force (mandate 5)\n")
+    output = run(file)
+    assert output.startswith("mandates: required, signed by one of: ann\n\njob: in force (mandate 5)\n")
     for line in (
         "  what    train: 1 epochs in batches of 32, sgd, rate 0.05, objective sgd",
         "  model   mlp, kit 000102030405; classes: a, b",
@@ -64,7 +64,7 @@ def test_owner_lists_keys_and_mandates_while_the_agent_runs(tmp_path: Path, stor
         "  given   0 results of at most 4, in 3 rounds",
         "old: ended 2023-11-14 22:13 UTC: withdrawn by ben (mandate 6)",
     ):
-        assert line in reported
+        assert line in output
     newest, old = json.loads(run("--store", tmp_path / "store", "--json"))
     assert (newest["job"], newest["state"], newest["kit"][:6]) == ("job", "in force", "000102")
     assert old["state"].startswith("ended")

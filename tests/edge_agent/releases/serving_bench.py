@@ -67,7 +67,7 @@ def bench(key: str | None = None) -> ServingBench:
 def arrive(it: Bench, version: int, now=0.0) -> list[Any]:
     """Deliver the graph and the card of a version."""
     parcels = (goods(version).graph, goods(version).card)
-    return [effect for parcel in parcels for effect in it.notify(Pulled(parcel.digest), now)]
+    return [effect for parcel in parcels for effect in it.handle(Pulled(parcel.digest), now)]
 
 
 def works(effects) -> list[Any]:
@@ -79,7 +79,7 @@ def reports(effects) -> list[tuple[int, int, str]]:
 
 
 def installed(it: Bench, health=FINE, now=0.0) -> list[Any]:
-    return it.notify(WorkDone(it.work, Installed(health)), now)
+    return it.handle(WorkDone(it.work, Installed(health)), now)
 
 
 def serving(version=1, serial=1) -> ServingBench:

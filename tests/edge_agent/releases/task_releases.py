@@ -69,8 +69,8 @@ def reconstruction(version: int = 1, scale: float = 1.0, **more: Any) -> dict[st
     scores = ProbeScores((np.square(x).mean(axis=1) * scale).astype("<f4").tobytes(), 1e-4)
     probe = ProbeCheck(3, x.tobytes(), np.zeros((3, 3), "<f4").tobytes(), 1e-4, scores)
     rule = AnomalyRule(0.9, 7.0, 12)
-    reported: dict[str, Any] = {"task": ANOMALIES, "classes": (), "probe": probe, "anomaly": rule} | more
-    card: Card = card_of(version, **reported)
+    fields: dict[str, Any] = {"task": ANOMALIES, "classes": (), "probe": probe, "anomaly": rule} | more
+    card: Card = card_of(version, **fields)
     return {"graph": _graph(nodes, (3,), {"outputs": (3,), "score": ()}, fixed), "card": card}
 
 

@@ -104,17 +104,17 @@ def test_older_release_is_not_compared_with_its_successor(quick: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "output"),
+    ("more", "message"),
     [
         ({"graph": b"no graph"}, "release 2 of animals is rejected: it is not an ONNX file"),
         ({"graph": graph_of(weights_of(3))}, "differ by up to 1 "),
         ({"card": card_of(2, line="plants")}, "release 2 of plants"),
     ],
 )
-def test_failed_trial_changes_nothing(quick: Bench, more: dict[str, object], output: str) -> None:
+def test_failed_trial_changes_nothing(quick: Bench, more: dict[str, object], message: str) -> None:
     before = quick.shop.serve(1)
     work = quick.shop.install(2, **more)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match=output):
+    with pytest.raises(ModelError, match=message):
         quick.installer(msgspec.structs.replace(work, line=LINE))
     assert quick.shop.folder.current() == before
     assert {path.name for path in quick.shop.folder.path.iterdir()} == {"current", before.graph, before.card}
@@ -134,7 +134,7 @@ def test_missing_blobs_are_reported(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "timeout", "output"),
+    ("program", "timeout", "message"),
     [
         ("import os; os.kill(os.getpid(), 9)", LIMIT, "ended by signal 9"),
         ("import sys; sys.exit('out of luck')", LIMIT, "exit code 1; last output: out of luck"),
@@ -143,12 +143,12 @@ def test_missing_blobs_are_reported(bench: Bench) -> None:
     ],
 )
 def test_dead_or_hanging_trial_process_is_a_clear_error(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, timeout: float, output: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, timeout: float, message: str
 ) -> None:
     (tmp_path / "odd_trial.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     bench.shop.serve(1)
-    with pytest.raises(MachineError, match=output):
+    with pytest.raises(MachineError, match=message):
         bench.with_program("odd_trial", timeout)(bench.shop.install(2))
     assert bench.version() == 1
 
@@ -172,20 +172,20 @@ def test_newer_order_ends_the_trial_of_an_older_one(
     (tmp_path / "endless_trial.py").write_text("import time; time.sleep(3600)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     bench.shop.serve(1)
-    installer, output = bench.with_program("endless_trial"), list[str]()
+    installer, errors = bench.with_program("endless_trial"), list[str]()
 
     def install() -> None:
         try:
             installer(bench.shop.install(2))
         except MachineError as error:
-            output.append(str(error))
+            errors.append(str(error))
 
     thread = threading.Thread(target=install)
     thread.start()
     wait_until(lambda: installer._trials, "a trial that is under way")
     installer(bench.shop.install(1, known=True))
     thread.join(LIMIT)
-    assert output == [f"a newer order on {LINE} replaced this one"]
+    assert errors == [f"a newer order on {LINE} replaced this one"]
     assert bench.version() == 1
 
 

@@ -75,8 +75,8 @@ def test_order_is_stored_before_replies_and_fetching() -> None:
 def test_release_is_tried_once_fetched_and_then_served() -> None:
     it = bench()
     it.ask(release(1, 1))
-    assert works(it.notify(Pulled(goods(1).card.digest))) == []
-    assert works(it.notify(Pulled(goods(1).graph.digest))) == [Install("l", 1, goods(1))]
+    assert works(it.handle(Pulled(goods(1).card.digest))) == []
+    assert works(it.handle(Pulled(goods(1).graph.digest))) == [Install("l", 1, goods(1))]
     assert reports(it.ask(release(1, 1))) == [(1, 0, "checking")]
     effects = installed(it)
     (appended,) = [effect for effect in effects if isinstance(effect, Append)]
@@ -93,7 +93,7 @@ def test_shared_blob_of_graph_and_card_is_fetched_once() -> None:
     signed = sign(Order("f", "l", 1, 1, Goods(parcel, parcel)), SIGNER)
     pulls = [effect for effect in it.ask(Release(signed, None, None)) if isinstance(effect, Pull)]
     assert len(pulls) == 1
-    assert works(it.notify(Pulled(parcel.digest))) == [Install("l", 1, Goods(parcel, parcel))]
+    assert works(it.handle(Pulled(parcel.digest))) == [Install("l", 1, Goods(parcel, parcel))]
 
 
 def test_repeated_order_is_answered_but_not_executed_again() -> None:
@@ -108,7 +108,7 @@ def test_failed_trial_keeps_the_served_release() -> None:
     it = serving()
     it.ask(release(2, 2))
     arrive(it, 2)
-    effects = it.notify(WorkFailed(it.work, "failed", "x" * 5000))
+    effects = it.handle(WorkFailed(it.work, "failed", "x" * 5000))
     (report,) = sends(effects)
     assert (report.serial, report.version, report.state, len(report.detail)) == (2, 1, "failed", 2000)
     assert works(effects) == []
@@ -186,7 +186,7 @@ def test_serving_nothing_requires_a_rollback() -> None:
     assert reports(it.ask(release(2, 0))) == [(2, 2, "refused")]
     effects = it.ask(release(3, 0, rollback=True))
     assert works(effects) == [Withdraw("l")]
-    assert reports(it.notify(WorkDone(it.work, Withdrawn()))) == [(3, 0, "withdrawn")]
+    assert reports(it.handle(WorkDone(it.work, Withdrawn()))) == [(3, 0, "withdrawn")]
     assert served(it) == 0
 
 
@@ -222,7 +222,7 @@ def test_damaged_previous_release_is_fetched_again() -> None:
     arrive(it, 2)
     installed(it)
     it.ask(release(3, 1, rollback=True))
-    effects = it.notify(WorkFailed(it.work, "failed", "the graph is not here"))
+    effects = it.handle(WorkFailed(it.work, "failed", "the graph is not here"))
     assert len([effect for effect in effects if isinstance(effect, Pull)]) == 2
     assert line(it).state == "fetching"
     assert works(arrive(it, 1)) == [Install("l", 1, goods(1))]
@@ -252,7 +252,7 @@ def test_same_files_are_served_under_a_new_version() -> None:
 def test_withdrawn_release_returns_without_a_trial() -> None:
     it = serving(1)
     it.ask(release(2, 0, rollback=True))
-    it.notify(WorkDone(it.work, Withdrawn()))
+    it.handle(WorkDone(it.work, Withdrawn()))
     assert works(it.ask(release(3, 1))) == [Install("l", 1, goods(1), known=True)]
 
 
@@ -262,9 +262,9 @@ def test_withdrawn_release_returns_without_a_trial() -> None:
 def test_newer_order_while_fetching_fetches_the_newer_files() -> None:
     it = bench()
     it.ask(release(1, 1))
-    it.notify(Pulled(goods(1).graph.digest))
+    it.handle(Pulled(goods(1).graph.digest))
     it.ask(release(2, 2))
-    assert works(it.notify(Pulled(goods(1).card.digest))) == []
+    assert works(it.handle(Pulled(goods(1).card.digest))) == []
     assert works(arrive(it, 2)) == [Install("l", 2, goods(2))]
     assert not it.agent.live() & {goods(1).graph.digest}
 
@@ -279,7 +279,7 @@ def test_newer_order_cancels_the_trial_and_ignores_its_result() -> None:
     assert it.agent._releases.trying is False
     arrive(it, 2)
     assert it.work != old
-    it.notify(WorkDone(old, Installed(FINE)))
+    it.handle(WorkDone(old, Installed(FINE)))
     assert line(it).state == "fetching"
     assert reports(installed(it)) == [(2, 2, "serving")]
 
@@ -318,7 +318,7 @@ def test_next_order_waits_for_an_unfinished_rollback() -> None:
     back = it.work
     it.ask(release(4, 3))
     assert works(arrive(it, 3)) == []
-    effects = it.notify(WorkDone(back, Installed(Health())))
+    effects = it.handle(WorkDone(back, Installed(Health())))
     assert reports(effects) == []
     assert works(effects) == [Install("l", 3, goods(3))]
     assert served(it) == 2
@@ -337,7 +337,7 @@ def fallen() -> tuple[ServingBench, list[Any]]:
     it.ask(release(2, 2))
     arrive(it, 2)
     installed(it)
-    return it, it.notify(failing())
+    return it, it.handle(failing())
 
 
 def test_unloadable_release_falls_back_to_the_previous_one() -> None:
@@ -352,15 +352,15 @@ def test_unloadable_release_falls_back_to_the_previous_one() -> None:
     assert installed(it, Health()) == []
     assert line(it).state == "fell-back"
     assert (line(it).serving, line(it).previous) == (ServedRelease(1, goods(1)), None)
-    assert it.notify(failing()) == []
+    assert it.handle(failing()) == []
 
 
 def test_unloadable_first_release_is_withdrawn() -> None:
     it = serving(1)
-    effects = it.notify(failing(1))
+    effects = it.handle(failing(1))
     assert reports(effects) == [(1, 0, "fell-back")]
     assert works(effects) == [Withdraw("l")]
-    assert it.notify(WorkDone(it.work, Withdrawn())) == []
+    assert it.handle(WorkDone(it.work, Withdrawn())) == []
 
 
 def test_rollback_during_a_fallback_reinstalls_the_release() -> None:
@@ -369,7 +369,7 @@ def test_rollback_during_a_fallback_reinstalls_the_release() -> None:
     effects = it.ask(release(3, 1, rollback=True))
     assert not [effect for effect in effects if isinstance(effect, CancelWork)]
     assert works(effects) == []
-    assert works(it.notify(WorkDone(falling, Installed(Health())))) == [Install("l", 1, goods(1), known=True)]
+    assert works(it.handle(WorkDone(falling, Installed(Health())))) == [Install("l", 1, goods(1), known=True)]
     assert reports(installed(it, Health())) == [(3, 1, "serving")]
 
 
@@ -378,9 +378,9 @@ def test_release_kept_after_a_failed_successor_can_fall_back() -> None:
     for serial, version in ((2, 2), (3, 3)):
         it.ask(release(serial, version))
         arrive(it, version)
-        it.notify(WorkDone(it.work, Installed(FINE)) if version == 2 else WorkFailed(it.work, "failed", "bad"))
+        it.handle(WorkDone(it.work, Installed(FINE)) if version == 2 else WorkFailed(it.work, "failed", "bad"))
     assert (served(it), line(it).state) == (2, "failed")
-    effects = it.notify(failing(2))
+    effects = it.handle(failing(2))
     assert reports(effects) == [(3, 1, "fell-back")]
     assert works(effects) == [Install("l", 1, goods(1), known=True)]
 
@@ -388,28 +388,28 @@ def test_release_kept_after_a_failed_successor_can_fall_back() -> None:
 def test_fallback_release_is_not_dropped_on_failure() -> None:
     it, _ = fallen()
     installed(it, Health())
-    effects = it.notify(failing(1))
+    effects = it.handle(failing(1))
     assert works(effects) == []
     assert served(it) == 1
 
 
 def test_failed_fallback_is_logged() -> None:
     it, _ = fallen()
-    (output,) = it.notify(WorkFailed(it.work, "failed", "it is damaged"))
-    assert "could not be restored: it is damaged" in output.text
+    (warning,) = it.handle(WorkFailed(it.work, "failed", "it is damaged"))
+    assert "could not be restored: it is damaged" in warning.text
 
 
 def test_usage_of_other_version_or_unknown_line_is_ignored() -> None:
     it = serving(2)
-    assert it.notify(LocalEvent(Usage("l", 1, Health(errors=5), "bad"))) == []
-    assert it.notify(LocalEvent(Usage("other", 2, Health(errors=5)))) == []
-    assert bench().notify(LocalEvent(Usage("l", 1, Health()))) == []
+    assert it.handle(LocalEvent(Usage("l", 1, Health(errors=5), "bad"))) == []
+    assert it.handle(LocalEvent(Usage("other", 2, Health(errors=5)))) == []
+    assert bench().handle(LocalEvent(Usage("l", 1, Health()))) == []
 
 
 def test_usage_is_reported_together_with_trial_results() -> None:
     it = serving(1)
     use = Health(predictions=70, live=Pace(5, 6), live_before=Pace(3, 4), live_drift=0.25, errors=2, mix=(0.5, 0.5))
-    (report,) = sends(it.notify(LocalEvent(Usage("l", 1, use))))
+    (report,) = sends(it.handle(LocalEvent(Usage("l", 1, use))))
     assert report.health == msgspec.structs.replace(use, rows=FINE.rows, pace=FINE.pace)
     assert sends(it.ask(release(1, 1))) == [report]
     it.ask(release(2, 2))
@@ -423,23 +423,23 @@ def test_usage_during_installation_counts_afterwards(why) -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
-    assert it.notify(LocalEvent(Usage("l", 2, Health(errors=1), why))) == []
-    reported = sends(installed(it))
+    assert it.handle(LocalEvent(Usage("l", 2, Health(errors=1), why))) == []
+    sent = sends(installed(it))
     if why:
-        assert [(report.version, report.state, report.detail) for report in reported] == [
+        assert [(report.version, report.state, report.detail) for report in sent] == [
             (2, "serving", ""),
             (1, "fell-back", why),
         ]
     else:
-        assert reported[-1].health == msgspec.structs.replace(FINE, errors=1)
+        assert sent[-1].health == msgspec.structs.replace(FINE, errors=1)
 
 
 def test_usage_of_a_failed_installation_is_dropped() -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
-    it.notify(LocalEvent(Usage("l", 2, Health(errors=1))))
-    it.notify(WorkFailed(it.work, "failed", "bad"))
+    it.handle(LocalEvent(Usage("l", 2, Health(errors=1))))
+    it.handle(WorkFailed(it.work, "failed", "bad"))
     it.ask(release(3, 2))
     arrive(it, 2)
     assert sends(installed(it))[-1].health == FINE
@@ -451,8 +451,8 @@ def test_usage_of_a_failed_installation_is_dropped() -> None:
 def test_missing_blobs_are_requested_when_the_order_repeats() -> None:
     it = bench()
     it.ask(release(1, 1))
-    assert it.notify(PullFailed(goods(1).graph.digest, "gone")) == []
-    assert works(it.notify(Pulled(goods(1).card.digest))) == []
+    assert it.handle(PullFailed(goods(1).graph.digest, "gone")) == []
+    assert works(it.handle(Pulled(goods(1).card.digest))) == []
     assert it.agent.live() >= {goods(1).card.digest}
     effects = it.ask(release(1, 1))
     assert len([effect for effect in effects if isinstance(effect, Pull)]) == 2
@@ -462,10 +462,10 @@ def test_missing_blobs_are_requested_when_the_order_repeats() -> None:
 def test_full_disk_fails_the_order_and_keeps_served_release() -> None:
     it = serving(1)
     it.ask(release(2, 2))
-    effects = it.notify(PullFailed(goods(2).graph.digest, "disk"))
+    effects = it.handle(PullFailed(goods(2).graph.digest, "disk"))
     assert reports(effects) == [(2, 1, "failed")]
     assert sends(effects)[0].detail == "the disk is full"
-    assert works(it.notify(Pulled(goods(2).card.digest))) == []
+    assert works(it.handle(Pulled(goods(2).card.digest))) == []
 
 
 def test_repeated_order_while_fetching_requests_nothing_more() -> None:
@@ -489,7 +489,7 @@ def test_moved_device_reports_to_and_fetches_from_the_new_edge() -> None:
 def test_all_lines_are_reported_when_the_link_is_up() -> None:
     it = serving(1)
     it.ask(release(1, 2, line="m"))
-    assert reports(it.notify(LinkUp())) == [(1, 1, "serving"), (1, 0, "fetching")]
+    assert reports(it.handle(LinkUp())) == [(1, 1, "serving"), (1, 0, "fetching")]
 
 
 # --- releases during visits
@@ -503,7 +503,7 @@ def test_release_waits_for_the_current_visit() -> None:
     assert works(arrive(it, 1)) == []
     assert reports(it.ask(release(1, 1))) == [(1, 0, "checking")]
     assert it.agent.live() >= {goods(1).graph.digest}
-    effects = it.notify(WorkDone(training, trained()))
+    effects = it.handle(WorkDone(training, trained()))
     assert works(effects) == [Install("l", 1, goods(1))]
 
 
@@ -513,19 +513,19 @@ def test_visit_waits_for_the_trial_without_busy_wakeups() -> None:
     arrive(it, 1)
     trial = it.work
     it.ask(visit())
-    it.notify(Pulled(KIT.digest))
-    assert works(it.notify(Pulled(MODEL.digest))) == []
+    it.handle(Pulled(KIT.digest))
+    assert works(it.handle(Pulled(MODEL.digest))) == []
     now = 0.0
     for _ in range(200):
         wake = it.agent.wake_at()
         if wake is None:
             break
-        assert works(it.notify(TimerFired(), max(now, wake))) == []
+        assert works(it.handle(TimerFired(), max(now, wake))) == []
         again = it.agent.wake_at()
         assert again is None or again > max(now, wake)
         now = max(now, wake)
     assert now > visit().lease
-    (work,) = works(it.notify(WorkDone(trial, Installed(FINE)), now))
+    (work,) = works(it.handle(WorkDone(trial, Installed(FINE)), now))
     assert isinstance(work, Train)
     assert served(it) == 1
 
@@ -538,10 +538,10 @@ def test_trials_run_one_at_a_time_with_a_visit_in_between() -> None:
     assert first == [Install("l", 1, goods(1))]
     trial = it.work
     it.take(visit())
-    effects = it.notify(WorkDone(trial, Installed(FINE)))
+    effects = it.handle(WorkDone(trial, Installed(FINE)))
     (work,) = works(effects)
     assert isinstance(work, Train)
-    assert works(it.notify(WorkDone(it.work, trained()))) == [Install("m", 2, goods(2))]
+    assert works(it.handle(WorkDone(it.work, trained()))) == [Install("m", 2, goods(2))]
 
 
 def test_rollback_and_visit_do_not_wait_for_each_other() -> None:
@@ -567,15 +567,15 @@ def test_blob_needed_by_visit_and_release_serves_both() -> None:
     shared = Goods(BlobRef(KIT.digest, KIT.size), goods(1).card)
     it.ask(Release(sign(Order("f", "l", 1, 1, shared), SIGNER), None, None))
     it.ask(visit())
-    it.notify(Pulled(goods(1).card.digest))
-    it.notify(Pulled(KIT.digest))
-    (work,) = works(it.notify(Pulled(MODEL.digest)))
+    it.handle(Pulled(goods(1).card.digest))
+    it.handle(Pulled(KIT.digest))
+    (work,) = works(it.handle(Pulled(MODEL.digest)))
     assert isinstance(work, Train)
-    assert works(it.notify(WorkDone(it.work, trained()))) == [Install("l", 1, shared)]
+    assert works(it.handle(WorkDone(it.work, trained()))) == [Install("l", 1, shared)]
     gone = bench()
     gone.ask(Release(sign(Order("f", "l", 1, 1, shared), SIGNER), None, None))
     gone.ask(visit())
-    effects = gone.notify(PullFailed(KIT.digest, "disk"))
+    effects = gone.handle(PullFailed(KIT.digest, "disk"))
     assert reports(effects) == [(1, 0, "failed")]
     assert gone.agent.state.held == {}
 
@@ -600,7 +600,7 @@ def test_restart_completes_a_withdrawal_at_once() -> None:
     effects = it.reborn().start(0.0)
     it.note(effects)
     assert works(effects) == [Withdraw("l")]
-    assert reports(it.notify(WorkDone(it.work, Withdrawn()))) == [(2, 0, "withdrawn")]
+    assert reports(it.handle(WorkDone(it.work, Withdrawn()))) == [(2, 0, "withdrawn")]
 
 
 def test_restart_completes_a_fallback() -> None:
@@ -608,7 +608,7 @@ def test_restart_completes_a_fallback() -> None:
     effects = it.reborn().start(0.0)
     it.note(effects)
     assert works(effects) == [Install("l", 1, goods(1), known=True)]
-    assert reports(it.notify(LinkUp())) == [(2, 1, "fell-back")]
+    assert reports(it.handle(LinkUp())) == [(2, 1, "fell-back")]
 
 
 def test_rollback_after_restart_reinstalls_if_trial_may_be_done() -> None:
@@ -622,7 +622,7 @@ def test_rollback_after_restart_reinstalls_if_trial_may_be_done() -> None:
 def test_restart_leaves_a_finished_order_alone() -> None:
     it = serving(1)
     assert it.reborn().start(0.0) == []
-    assert reports(it.notify(LinkUp())) == [(1, 1, "serving")]
+    assert reports(it.handle(LinkUp())) == [(1, 1, "serving")]
 
 
 class Device:
@@ -673,18 +673,18 @@ class Device:
         return self.bench.agent.handle(WorkDone(effect.key, Installed(FINE)), 0.0)
 
 
-def reported(*messages) -> list[Event]:
+def orders(*messages) -> list[Event]:
     return [Received(EDGE, EPOCH, message) if isinstance(message, Release) else message for message in messages]
 
 
 STORIES = [
-    reported(release(1, 1), release(2, 2), release(3, 1, rollback=True)),
-    reported(release(1, 1), release(2, 2), failing(2), release(3, 1, rollback=True)),
-    reported(release(1, 1), release(2, 4), release(3, 1, rollback=True)),
-    reported(release(1, 1), release(2, 0, rollback=True), release(3, 3)),
-    reported(release(1, 1), release(2, 2), failing(2), release(3, 4), release(4, 3)),
-    reported(release(1, 1), release(2, 3), release(3, 2), release(4, 1, rollback=True)),
-    reported(release(1, 2), failing(2), release(2, 0, rollback=True), release(3, 3)),
+    orders(release(1, 1), release(2, 2), release(3, 1, rollback=True)),
+    orders(release(1, 1), release(2, 2), failing(2), release(3, 1, rollback=True)),
+    orders(release(1, 1), release(2, 4), release(3, 1, rollback=True)),
+    orders(release(1, 1), release(2, 0, rollback=True), release(3, 3)),
+    orders(release(1, 1), release(2, 2), failing(2), release(3, 4), release(4, 3)),
+    orders(release(1, 1), release(2, 3), release(3, 2), release(4, 1, rollback=True)),
+    orders(release(1, 2), failing(2), release(2, 0, rollback=True), release(3, 3)),
 ]
 
 
@@ -741,15 +741,15 @@ class Disk(ServingBench):
     def end(self, key: str, *, well: bool, received: bool = True) -> None:
         """Complete a work item; the power may fail before the agent learns of it."""
         work = self.under_way.pop(key)
-        output: WorkDone | WorkFailed = WorkFailed(key, "failed", "bad")
+        event: WorkDone | WorkFailed = WorkFailed(key, "failed", "bad")
         if isinstance(work, Train):
-            output = WorkDone(key, trained())
+            event = WorkDone(key, trained())
         elif isinstance(work, Withdraw):
-            self.current, output = 0, WorkDone(key, Withdrawn())
+            self.current, event = 0, WorkDone(key, Withdrawn())
         elif isinstance(work, Install) and (well or work.known):
-            self.current, output = work.version, WorkDone(key, Installed(FINE))
+            self.current, event = work.version, WorkDone(key, Installed(FINE))
         if received:
-            self.notify(output)
+            self.handle(event)
         else:
             self.restart()
 
@@ -759,9 +759,9 @@ class Disk(ServingBench):
             wanted = self.agent.state.lines.get("l")
             if wanted and wanted.order.goods:
                 for parcel in (wanted.order.goods.graph, wanted.order.goods.card):
-                    self.notify(Pulled(parcel.digest))
+                    self.handle(Pulled(parcel.digest))
             for digest in (KIT.digest, MODEL.digest):
-                self.notify(Pulled(digest))
+                self.handle(Pulled(digest))
             if not self.under_way:
                 return
             self.end(next(iter(self.under_way)), well=True)
@@ -776,15 +776,15 @@ def happen(it: Disk, draw: random.Random, serial: int, now: float) -> int:
             serial = max(1, serial + draw.choice([0, 1, 1]))
             it.ask(release(serial, draw.randint(0, 4), rollback=draw.random() < 0.6), now)
         case 2 | 3:
-            it.notify(Pulled(draw.choice([goods(version).graph, goods(version).card]).digest), now)
+            it.handle(Pulled(draw.choice([goods(version).graph, goods(version).card]).digest), now)
         case 4:
-            it.notify(PullFailed(goods(version).graph.digest, draw.choice(["gone", "disk"])), now)
+            it.handle(PullFailed(goods(version).graph.digest, draw.choice(["gone", "disk"])), now)
         case 5 | 6 if it.under_way:
             it.end(draw.choice(sorted(it.under_way)), well=draw.random() < 0.7, received=draw.random() < 0.8)
         case 7:
             it.take(visit(round_=1 + int(now)), now)
         case 8:
-            it.notify(LocalEvent(Usage("l", version, Health(), draw.choice(["", "bad"]))), now)
+            it.handle(LocalEvent(Usage("l", version, Health(), draw.choice(["", "bad"]))), now)
         case 9 if draw.random() < 0.3:
             it.restart()
     return serial
@@ -799,12 +799,12 @@ def test_random_events_keep_disk_and_reported_state_equal(seed) -> None:
         now = float(number)
         serial = happen(it, draw, serial, now)
         if (wake := it.agent.wake_at()) is not None and wake <= now:
-            it.notify(TimerFired(), now)
+            it.handle(TimerFired(), now)
             again = it.agent.wake_at()
             assert again is None or again > now
     assert serial
     it.ask(release(serial, 1))  # repeated: a stopped order resumes
     it.settle()
     assert served(it) == it.current
-    orders = [record.order.serial for record in records_of(it) if isinstance(record, ReleaseOrdered)]
-    assert orders == sorted(set(orders))
+    serials = [record.order.serial for record in records_of(it) if isinstance(record, ReleaseOrdered)]
+    assert serials == sorted(set(serials))

@@ -37,7 +37,7 @@ def failing(version: int) -> LocalEvent:
 
 
 def failed(it: Bench) -> None:
-    it.notify(WorkFailed(it.work, "failed", "bad"))
+    it.handle(WorkFailed(it.work, "failed", "bad"))
 
 
 @pytest.mark.parametrize("at", [at for at in DEVICE_RELEASE.states if at != At.NONE])
@@ -52,13 +52,13 @@ def test_release_follows_the_states_of_its_table() -> None:
     seen = [state(it)]
     it.ask(release(1, 1))
     seen.append(state(it))
-    it.notify(PullFailed(goods(1).graph.digest, "gone"))
+    it.handle(PullFailed(goods(1).graph.digest, "gone"))
     seen.append(state(it))
     it.ask(release(1, 1))
     it.ask(visit())  # the visit uses the processor
     arrive(it, 1)
     seen.append(state(it))
-    it.notify(PullFailed(visit().kit.digest, "gone"))
+    it.handle(PullFailed(visit().kit.digest, "gone"))
     seen.append(state(it))
     installed(it)
     seen.append(state(it))
@@ -92,9 +92,9 @@ def test_every_row_is_reached(stepped) -> None:
     it.ask(release(2, 1))  # served already
     it.ask(release(3, 2))
     it.ask(release(3, 2))  # repeated while it is fetched
-    it.notify(PullFailed(goods(2).graph.digest, "gone"))
+    it.handle(PullFailed(goods(2).graph.digest, "gone"))
     it.ask(release(3, 2))  # repeated, and fetched again
-    it.notify(PullFailed(goods(2).graph.digest, "gone"))
+    it.handle(PullFailed(goods(2).graph.digest, "gone"))
     it.ask(release(4, 2))  # a newer one while idle
     it.ask(release(5, 2))  # a newer one while it is fetched
     arrive(it, 2)
@@ -105,20 +105,20 @@ def test_every_row_is_reached(stepped) -> None:
     it.ask(release(7, 1))  # older than the served version
     it.ask(release(7, 1))
     it.ask(release(8, 3))
-    it.notify(PullFailed(goods(3).graph.digest, "disk"))
+    it.handle(PullFailed(goods(3).graph.digest, "disk"))
     installed(it, Health())  # the served release is restored
     it.ask(release(8, 3))
     it.ask(release(9, 3))
     arrive(it, 3)
     failed(it)
     installed(it, Health())
-    it.notify(failing(2))  # the older release, still served after the failure, cannot be loaded
+    it.handle(failing(2))  # the older release, still served after the failure, cannot be loaded
     installed(it, Health())
     it.ask(release(9, 3))
     it.ask(release(10, 1))
     installed(it, Health())
     it.ask(release(11, 0, rollback=True))
-    it.notify(WorkDone(it.work, Withdrawn()))
+    it.handle(WorkDone(it.work, Withdrawn()))
     it.ask(release(11, 0, rollback=True))
     it.ask(release(12, 1))  # it was served before, but its files are damaged
     failed(it)
@@ -129,11 +129,11 @@ def test_every_row_is_reached(stepped) -> None:
     arrive(it, 2)
     it.ask(release(13, 2))  # repeated while it waits
     it.ask(release(14, 2))  # a newer one while it waits
-    it.notify(PullFailed(visit().kit.digest, "gone"))
+    it.handle(PullFailed(visit().kit.digest, "gone"))
     arrive(it, 2)
     installed(it)
     it.ask(release(15, 1))
-    it.notify(failing(2))  # while an older one was refused
+    it.handle(failing(2))  # while an older one was refused
     other = serving(1)
-    other.notify(failing(1))
+    other.handle(failing(1))
     assert {row for row in DEVICE_RELEASE.rows if row not in stepped} == set()

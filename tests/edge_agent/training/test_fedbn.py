@@ -53,7 +53,7 @@ def written_out(bench: Bench, start: Any, rows: Any) -> Any:
     for index in batches(SEED, len(rows), BATCH, 2):
         x, y = bench.x[rows[index]][:, None].astype(np.float32), bench.y[rows[index]]
         _, gradient, state = graphs.loss_gradient_and_state(w, x, y)
-        w = np.concatenate([w[: spec().learned] - np.float32(LR) * gradient, state])
+        w = np.concatenate([w[: spec().trainable_size] - np.float32(LR) * gradient, state])
     return w
 
 
@@ -67,7 +67,7 @@ def trained_rows(bench: Bench, test: float) -> Any:
         def batch(self, index: Any, dtype: str) -> Any:
             raise NotImplementedError
 
-    return parted(Rows(), 0.0, test).learned.y
+    return parted(Rows(), 0.0, test).training.y
 
 
 @pytest.mark.parametrize("test", [0.0, 0.2])
@@ -94,8 +94,8 @@ def test_two_visits_match_their_pseudo_code(bench: Bench, test: float) -> None:
 def test_received_norms_are_returned_in_every_encoding(bench: Bench, encoding: str) -> None:
     done, w_0 = bench.perform(visit(bench, encoding=encoding)), compiled_with_state().initial
     ref = done.vectors["model"]
-    sent, learned = load(bench.blobs, ref, spec()), spec().learned
-    whole = np.concatenate([sent[:learned] + (w_0[:learned] if ref.delta else 0), sent[learned:]])
+    sent, size = load(bench.blobs, ref, spec()), spec().trainable_size
+    whole = np.concatenate([sent[:size] + (w_0[:size] if ref.delta else 0), sent[size:]])
     assert norms_of(whole, spec()).tobytes() == norms_of(w_0, spec()).tobytes()
     assert not np.array_equal(whole, w_0)
 

@@ -144,9 +144,9 @@ class Device:
         self.perform(self.agent.start(self.now))
 
     def receive(self, message: Any) -> None:
-        self.notify(Received(Address("edge", "e"), Epoch(1, bytes(8)), message))
+        self.handle(Received(Address("edge", "e"), Epoch(1, bytes(8)), message))
 
-    def notify(self, event: Any) -> None:
+    def handle(self, event: Any) -> None:
         self.perform(self.agent.handle(event, self.now))
 
     def perform(self, effects: list[Any]) -> None:
@@ -154,11 +154,11 @@ class Device:
             if isinstance(effect, Append):
                 self.records.append(msgspec.msgpack.encode(effect.record))
             elif isinstance(effect, Pull):
-                self.notify(Pulled(effect.ref.digest))
+                self.handle(Pulled(effect.ref.digest))
             elif isinstance(effect, StartWork):
                 outcome = self.bench.perform(effect.work)
                 self.remembered.append(outcome.metrics["remembered"])
-                self.notify(WorkDone(effect.key, outcome))
+                self.handle(WorkDone(effect.key, outcome))
 
 
 def in_round(bench: Bench, number: int) -> Any:

@@ -70,7 +70,7 @@ def module_of(vector: Any) -> nn.Sequential:
 
 def by_torch(bench: Bench, it: Common, start: Any, epochs: int, pull: float = 0.0) -> Any:
     """CE + pull MSE(phi(w, x), phi(u, x)), plain SGD on the samples that are not held out."""
-    rows = parted(Numbers(len(bench.y)), it.validation, it.test).learned.y
+    rows = parted(Numbers(len(bench.y)), it.validation, it.test).training.y
     inputs = torch.from_numpy((bench.x[rows, None].astype(np.float32) - MEAN) / STD)
     labels, model, u = torch.from_numpy(bench.y[rows]), module_of(start), module_of(U)
     for index in batches(SEED, len(rows), BATCH, epochs):
@@ -166,9 +166,9 @@ def test_device_can_keep_its_own_batchnorm_layers(bench: Bench) -> None:
         work = visit_for(bench.blobs, objective=it, model=compiled_with_state(), lr=1e-9, batch=50)
         work = msgspec.structs.replace(work, memory={MINE: save(bench.blobs, own, "float32", spec)}, remembered=1)
         results[shares] = load(bench.blobs, bench.perform(work).vectors["model"], spec)
-    learned = spec.learned
-    close(results[True][:learned], w_0[:learned])
-    close(results[False][:learned], with_norms(w_0, norms_of(own, spec), spec)[:learned])
+    size = spec.trainable_size
+    close(results[True][:size], w_0[:size])
+    close(results[False][:size], with_norms(w_0, norms_of(own, spec), spec)[:size])
 
 
 def test_step_count_matches_the_expected_visit_steps(bench: Bench) -> None:
@@ -193,5 +193,5 @@ def test_own_model_metrics_come_with_validation_and_test_shares(bench: Bench) ->
     own = bench.load(result.memory[next(iter(result.memory))])
     assert result.metrics["own_validation"] == pytest.approx(validation(bench, it, own))
     assert 0 <= result.metrics["own_accuracy"] <= 1
-    reported = bench.perform(visit(bench, settings("accumulate", validation=0.0, test=0.0))).metrics
-    assert not [name for name in reported if name.startswith("own_")]
+    measured = bench.perform(visit(bench, settings("accumulate", validation=0.0, test=0.0))).metrics
+    assert not [name for name in measured if name.startswith("own_")]

@@ -138,11 +138,11 @@ def test_later_devices_skip_warm_up_and_own_start(bench: Bench) -> None:
 
 
 def test_progress_covers_the_whole_visit(bench: Bench) -> None:
-    reported: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     work = visit_for(bench.blobs, **SMALL, objective=Elmy(**QUIET))
-    outcome = bench.trainer.perform(work, lambda step, steps: reported.append((step, steps)))
+    outcome = bench.trainer.perform(work, lambda step, steps: progress.append((step, steps)))
     total = (2 + 2 * EPOCHS) * 5  # of 50 samples 40 are trained on, 8 at a time
-    assert list(dict.fromkeys(reported)) == [(step, total) for step in range(total + 1)]
+    assert list(dict.fromkeys(progress)) == [(step, total) for step in range(total + 1)]
     assert outcome.metrics["steps"] == total  # type: ignore[union-attr]
     assert set(outcome.metrics) == {"loss_first", "loss", "steps", "seconds"}  # type: ignore[union-attr]
 
@@ -183,11 +183,11 @@ class Numbers:
 )
 def test_split_covers_every_sample_once_and_is_reproducible(count: int, share: float, held: int) -> None:
     parts, again = parted(Numbers(count), share), parted(Numbers(count), share)
-    learned, out = parts.learned, parts.validation
-    assert isinstance(learned, SampleSubset)
+    training, out = parts.training, parts.validation
+    assert isinstance(training, SampleSubset)
     assert isinstance(out, SampleSubset)
     assert len(out) == held
-    assert sorted([*learned.y, *out.y]) == list(range(count))
+    assert sorted([*training.y, *out.y]) == list(range(count))
     assert again.validation is not None
     assert out.y.tolist() == again.validation.y.tolist()
     x, y = out.batch(np.array([0]), "float32")
@@ -198,7 +198,7 @@ def test_split_covers_every_sample_once_and_is_reproducible(count: int, share: f
 def test_no_split_when_one_side_would_be_empty(count: int, share: float) -> None:
     parts = parted(Numbers(count), share)
     assert parts.validation is None
-    assert len(parts.learned) == count
+    assert len(parts.training) == count
 
 
 def test_few_samples_train_without_a_split(tmp_path: Path) -> None:

@@ -72,27 +72,27 @@ def test_visit_matches_torch_even_with_a_last_batch_of_one(bench: Bench, options
 def test_state_depends_on_batches_and_not_on_the_objective(bench: Bench, objective: Any) -> None:
     """With a rate near 0 the model hardly changes, and every objective sees the same batches."""
     plain = trained(bench, lr=1e-30, epochs=1)
-    learned = compiled_with_state().kit.model.learned
+    size = compiled_with_state().kit.model.trainable_size
     ours = trained(bench, lr=1e-30, epochs=1, objective=objective, weight_decay=0.3, momentum=0.5)
-    np.testing.assert_allclose(ours[:learned], compiled_with_state().initial[:learned], rtol=0, atol=1e-20)
-    assert not np.array_equal(plain[learned:], compiled_with_state().initial[learned:])
+    np.testing.assert_allclose(ours[:size], compiled_with_state().initial[:size], rtol=0, atol=1e-20)
+    assert not np.array_equal(plain[size:], compiled_with_state().initial[size:])
     if isinstance(objective, parts.Elmy):  # each of its trainings has a separate order
-        assert (ours[learned:] != compiled_with_state().initial[learned:]).all()
+        assert (ours[size:] != compiled_with_state().initial[size:]).all()
         return
-    assert np.array_equal(ours[learned:], plain[learned:])
+    assert np.array_equal(ours[size:], plain[size:])
 
 
 def test_next_visit_continues_from_the_received_state(bench: Bench) -> None:
     model, spec = compiled_with_state(), compiled_with_state().kit.model
     handed = model.initial.copy()
-    handed[spec.learned :] = 3.0
+    handed[spec.trainable_size :] = 3.0
     work = visit(bench, lr=1e-30)
     ref = save(bench.blobs, handed, "float32", spec)
     work = msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, vectors={"model": ref}))
     ended = vector(bench, bench.perform(work).vectors["model"])
     steps = -(-SAMPLES // BATCH)
-    first, second = ended[spec.learned :], trained(bench, lr=1e-30)[spec.learned :]
-    start = np.split(model.initial[spec.learned :], [8])
+    first, second = ended[spec.trainable_size :], trained(bench, lr=1e-30)[spec.trainable_size :]
+    start = np.split(model.initial[spec.trainable_size :], [8])
     # Each step keeps 1 - momentum of the state, except for rows in the last batch of one sample.
     kept = [(0.9**steps) * (3.0 - start[0]), 0.7 ** (steps - 1) * (3.0 - start[1])]
     np.testing.assert_allclose(first - second, np.concatenate(kept), rtol=1e-4, atol=1e-5)
@@ -100,10 +100,10 @@ def test_next_visit_continues_from_the_received_state(bench: Bench) -> None:
 
 @pytest.mark.parametrize("encoding", ["float16", "int8"])
 def test_lossy_encoding_keeps_the_state_exact(bench: Bench, encoding: str) -> None:
-    learned = compiled_with_state().kit.model.learned
+    size = compiled_with_state().kit.model.trainable_size
     exact, coarse = trained(bench), trained(bench, encoding=encoding)
-    assert np.array_equal(coarse[learned:], exact[learned:])
-    apart = np.abs(coarse[:learned] + compiled_with_state().initial[:learned] - exact[:learned]).max()
+    assert np.array_equal(coarse[size:], exact[size:])
+    apart = np.abs(coarse[:size] + compiled_with_state().initial[:size] - exact[:size]).max()
     assert 0 < apart < 0.01
 
 
@@ -118,21 +118,21 @@ def test_objective_vectors_and_memory_exclude_the_state(bench: Bench) -> None:
     for ref in (done.vectors["control_delta"], done.memory["control"]):
         found = vector(bench, ref)
         assert len(found) == spec.size
-        assert not found[spec.learned :].any()
-        assert found[: spec.learned].any()
+        assert not found[spec.trainable_size :].any()
+        assert found[: spec.trainable_size].any()
 
 
 def test_shuffled_start_changes_only_trained_parameters() -> None:
     model, spec = compiled_with_state().initial, compiled_with_state().kit.model
     model = (model + np.arange(len(model))).astype(np.float32)
     other = shuffled(model, spec, 4)
-    assert np.array_equal(other[spec.learned :], model[spec.learned :])
-    assert not np.array_equal(other[: spec.learned], model[: spec.learned])
+    assert np.array_equal(other[spec.trainable_size :], model[spec.trainable_size :])
+    assert not np.array_equal(other[: spec.trainable_size], model[: spec.trainable_size])
 
 
 def test_prediction_uses_the_state() -> None:
     made, x = compiled_with_state(), np.ones((2, 1, 8, 8), np.float32)
     other = made.initial.copy()
-    other[made.kit.model.learned :] *= 2
-    other[made.kit.model.learned :] += 1
+    other[made.kit.model.trainable_size :] *= 2
+    other[made.kit.model.trainable_size :] += 1
     assert not np.allclose(Graphs(made.kit).logits(made.initial, x), Graphs(made.kit).logits(other, x))

@@ -116,21 +116,21 @@ def rs(x: np.ndarray[Any, Any], batch: int) -> list[list[np.ndarray[Any, Any]]]:
     return found
 
 
-def split(reported: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+def split(vector: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     return [
-        reported[:100].reshape(10, 10),
-        reported[100:164].reshape(8, 8),
-        reported[164:1845].reshape(41, 41),
-        reported[1845:],
+        vector[:100].reshape(10, 10),
+        vector[100:164].reshape(8, 8),
+        vector[164:1845].reshape(41, 41),
+        vector[1845:],
     ]
 
 
 @pytest.mark.parametrize("form", ["damped", "exact"])
 def test_projections_match_the_formula(form) -> None:
     settings = Echo(form=form, a_dense=0.3, a_conv=0.2)
-    reported = projections(settings, prepared(), compiled()[1], 3)
-    assert len(reported) == vector_length("projections", settings, compiled()[0])
-    *found, classes = split(reported)
+    vector = projections(settings, prepared(), compiled()[1], 3)
+    assert len(vector) == vector_length("projections", settings, compiled()[0])
+    *found, classes = split(vector)
     assert classes.tolist() == [1, 0, 1]  # one sample is not enough
     for p, inputs, a in zip(found, rs(Held().x, 3), (0.2, 0.2, 0.3), strict=True):
         if form == "exact":

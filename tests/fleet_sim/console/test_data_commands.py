@@ -120,7 +120,7 @@ def test_many_classes_share_bars(narrow: CliRunner, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "output"),
+    ("arguments", "error", "message"),
     [
         (("--alpha", "-1"), ConfigError, "the command line: alpha: expected `float` >= 0.0"),
         (("--split", "dirichelt"), ConfigError, "did you mean 'dirichlet'?"),
@@ -131,8 +131,8 @@ def test_many_classes_share_bars(narrow: CliRunner, tmp_path: Path) -> None:
     ],
 )
 def test_invalid_show_arguments_are_refused(
-    arguments: tuple[str, ...], error: type[Exception], output: str, narrow: CliRunner
+    arguments: tuple[str, ...], error: type[Exception], message: str, narrow: CliRunner
 ) -> None:
     done = narrow.invoke(app, ["show", *arguments])
     assert isinstance(done.exception, error)
-    assert output in str(done.exception)
+    assert message in str(done.exception)

@@ -37,8 +37,8 @@ def prices(tmp_path: Path) -> str:
 
 
 def test_regression_target_is_shown_by_ranges(narrow: CliRunner, prices: str, tmp_path: Path) -> None:
-    reported = ("--task", "regression", "--target", "price", "--split", "range", "--devices", "2")
-    lines = shown(narrow, "show", "--data", prices, *reported, "--csv", str(tmp_path / "split.csv"))
+    options = ("--task", "regression", "--target", "price", "--split", "range", "--devices", "2")
+    lines = shown(narrow, "show", "--data", prices, *options, "--csv", str(tmp_path / "split.csv"))
     assert lines[0] == "prices: 80 training samples for regression over 2 devices"
     assert lines[1].split() == ["device", "samples", "0123456789", *"0123456789", "price"]
     assert lines[2].split()[:3] == ["1", "40", "█████"]
@@ -108,8 +108,8 @@ def test_device_without_samples_has_no_range(narrow: CliRunner, tmp_path: Path) 
 def test_series_columns_are_named_by_options(narrow: CliRunner, tmp_path: Path) -> None:
     rows = "".join(f"{hour},{pump},{hour + 100 * pump},x\n" for pump in (1, 2) for hour in range(50))
     (tmp_path / "log.csv").write_text(f"hour,pump,level,note\n{rows}", encoding="utf-8")
-    reported = ("--task", "forecast", "--steps", "4", "--time", "hour", "--series", "pump", "--ignore", "note")
-    lines = shown(narrow, "show", "--data", str(tmp_path / "log.csv"), *reported, "--split", "user", "--devices", "2")
+    options = ("--task", "forecast", "--steps", "4", "--time", "hour", "--series", "pump", "--ignore", "note")
+    lines = shown(narrow, "show", "--data", str(tmp_path / "log.csv"), *options, "--split", "user", "--devices", "2")
     assert lines[0] == "log: 66 training samples for forecast over 2 devices"
     values = sorted(line.split("  ")[-1] for line in lines[2:4])
     assert values == ["104 to 136, median 120", "204 to 236, median 220"]

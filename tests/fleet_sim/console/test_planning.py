@@ -32,8 +32,8 @@ FEW = {"fedcat": {"arranger.sets": 3}, "clusamp": {"arranger.sets": 3}, "fedelmy
 
 
 def ran(folder, strategy: str, *, train: bool, **changes: object) -> SimulationRun:
-    reported = {"strategy": strategy, "training.epochs": 1, **FEW.get(strategy, {}), **changes}
-    running = SimulationRun(read_simulation(TEXT, "a test", reported), folder, train=train)
+    settings = {"strategy": strategy, "training.epochs": 1, **FEW.get(strategy, {}), **changes}
+    running = SimulationRun(read_simulation(TEXT, "a test", settings), folder, train=train)
     last = list(running.courses())[-1]
     running.close()
     assert last.view.status == "done", last.view.detail

@@ -171,7 +171,7 @@ def test_given_folder_takes_precedence_over_the_variable(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("arrays", "output"),
+    ("arrays", "message"),
     [
         ({"x": X}, r"has no array 'y' \(found: x\); an NPZ file with arrays x and y is required"),
         (
@@ -192,8 +192,8 @@ def test_given_folder_takes_precedence_over_the_variable(tmp_path: Path, monkeyp
         ({"x": X, "y": np.array([{}] * 10)}, "cannot be read as NPZ: Object arrays cannot be loaded"),
     ],
 )
-def test_inconsistent_npz_arrays_are_refused(arrays: dict[str, Any], output: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=output) as caught:
+def test_inconsistent_npz_arrays_are_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message) as caught:
         load(npz(tmp_path / "own.npz", **arrays))
     assert "own.npz" in str(caught.value)
 
@@ -268,14 +268,14 @@ def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
     idx_folder(folder, packed=False)
     path = folder / "train-images-idx3-ubyte"
     whole = path.read_bytes()
-    for content, output in (
+    for content, message in (
         (whole[:-1], r"has a wrong length: its header states \(10, 4, 3\), 119 bytes follow"),
         (b"\x00\x00\x0d" + whole[3:], "is not an IDX file of bytes"),
         (b"", "is not an IDX file of bytes"),
         (whole[:6], "is not an IDX file of bytes"),
     ):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=output):
+        with pytest.raises(DataError, match=message):
             load("mnist")
     path.rename(path.with_suffix(".gz"))
     with pytest.raises(DataError, match="cannot be read: Not a gzipped file"):
@@ -388,7 +388,7 @@ def test_every_known_set_can_be_missing(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "output"),
+    ("name", "message"),
     [
         (
             "fashion",
@@ -399,6 +399,6 @@ def test_every_known_set_can_be_missing(name: str, tmp_path: Path) -> None:
         ("./", "is a folder without the four IDX files"),
     ],
 )
-def test_unknown_data_set_name_is_an_error(name: str, output: str) -> None:
-    with pytest.raises(DataError, match=output):
+def test_unknown_data_set_name_is_an_error(name: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         load(name)

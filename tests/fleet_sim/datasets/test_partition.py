@@ -221,7 +221,7 @@ def test_samples_option_draws_at_random() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "devices", "output"),
+    ("chosen", "devices", "message"),
     [
         (Split(alpha=-0.5), 4, "alpha is -0.5; it must be 0 or more"),
         (Split(alpha=float("nan")), 4, "alpha is nan; it must be 0 or more"),
@@ -246,8 +246,8 @@ def test_samples_option_draws_at_random() -> None:
         (Split(alpha=0.0, samples=1), 1001, r"have fewer \(device .*; the minimum is 0\): choose a more even split"),
     ],
 )
-def test_impossible_split_is_refused_with_a_reason(chosen: Split, devices: int, output: str) -> None:
-    with pytest.raises(UserError, match=output):
+def test_impossible_split_is_refused_with_a_reason(chosen: Split, devices: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         split(chosen, MADE, devices, 1)
 
 

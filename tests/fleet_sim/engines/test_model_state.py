@@ -83,5 +83,5 @@ def test_untrained_engine_keeps_the_state() -> None:
     assert isinstance(outcome.event, WorkDone)
     ref = outcome.event.outcome.vectors["model"]
     model = decode(outcome.blobs[ref.digest], "float32", made.kit.model)
-    assert np.array_equal(model[made.kit.model.learned :], made.initial[made.kit.model.learned :])
+    assert np.array_equal(model[made.kit.model.trainable_size :], made.initial[made.kit.model.trainable_size :])
     assert not np.array_equal(model, made.initial)

@@ -20,7 +20,7 @@ def test_equal_training_settings_are_not_listed():
 
 
 def test_several_values_of_one_setting_are_listed():
-    reported = describe_training_differences(
+    described = describe_training_differences(
         {name: {"lr": lr} for name, lr in zip("abcde", (0.1, 0.2, 0.1, 0.3, 0.2), strict=True)}
     )
-    assert reported == "**Training settings differ:** `lr` is 0.2 in b, e, 0.3 in d, and 0.1 for the others."
+    assert described == "**Training settings differ:** `lr` is 0.2 in b, e, 0.3 in d, and 0.1 for the others."

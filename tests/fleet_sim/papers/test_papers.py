@@ -183,14 +183,14 @@ def test_list_shows_the_progress_of_each_table(home):
 
 
 @pytest.mark.parametrize(
-    ("columns", "reported"),
+    ("columns", "cells"),
     [
         (30, ""),
         (60, "2 4 0 One shot (CIFAR-10, 10 devices, alpha 0.5)"),
         (80, "2 4 0 One shot (CIFAR-10, 10 devices, alpha 0.5)"),
     ],
 )
-def test_table_names_are_whole_on_narrow_screens(home, columns, reported):
+def test_table_names_are_whole_on_narrow_screens(home, columns, cells):
     name = "a-table-of-one-shot-methods"
     (home / "two").rename(home / name)
     title = "One shot (CIFAR-10, 10 devices, alpha 0.5)"
@@ -199,15 +199,15 @@ def test_table_names_are_whole_on_narrow_screens(home, columns, reported):
     show_tables(home, console)
     _heading, *lines = console.export_text().partition("To run or")[0].splitlines()
     first, *row = " ".join(lines).split()
-    assert (first, " ".join(row)) == (name, reported)
+    assert (first, " ".join(row)) == (name, cells)
 
 
 @pytest.mark.parametrize(
-    ("name", "output"),
+    ("name", "message"),
     [("tow", "did you mean 'two'"), ("", "there is no table"), ("nothing-like-it", "known names are: two")],
 )
-def test_unknown_table_is_named_in_the_error(home, name, output):
-    with pytest.raises(ConfigError, match=output):
+def test_unknown_table_is_named_in_the_error(home, name, message):
+    with pytest.raises(ConfigError, match=message):
         folder_of(name, home)
 
 

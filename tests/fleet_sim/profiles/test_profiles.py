@@ -104,7 +104,7 @@ def test_profile_is_read_from_a_file(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("find", "name", "output"),
+    ("find", "name", "message"),
     [
         (find_profile, "raspberry-pi4", "did you mean 'raspberry-pi-4'"),
         (find_profile, "custom", "sojourn agent profile --output FILE"),
@@ -113,6 +113,6 @@ def test_profile_is_read_from_a_file(tmp_path) -> None:
         (find_link, "none.toml", "none.toml: No such file"),
     ],
 )
-def test_unknown_profile_name_is_an_error(find, name, output) -> None:
-    with pytest.raises(ConfigError, match=output):
+def test_unknown_profile_name_is_an_error(find, name, message) -> None:
+    with pytest.raises(ConfigError, match=message):
         find(name)

@@ -122,18 +122,18 @@ def run(folder, *, at_once=False, **changes) -> tuple[SimulationRun, list[Any], 
 
 
 @pytest.fixture(scope="module")
-def reference_models(tmp_path_factory):
+def first_run(tmp_path_factory):
     return run(tmp_path_factory.mktemp("parallel") / "out")
 
 
-def test_every_run_gives_the_same_records(reference_models, tmp_path) -> None:
+def test_every_run_gives_the_same_records(first_run, tmp_path) -> None:
     again = run(tmp_path / "out")
-    assert [type(it) for it in again[1]] == [type(it) for it in reference_models[1]]
-    metrics = [[it for it in found if isinstance(it, RoundMeasured)] for found in (again[1], reference_models[1])]
+    assert [type(it) for it in again[1]] == [type(it) for it in first_run[1]]
+    metrics = [[it for it in found if isinstance(it, RoundMeasured)] for found in (again[1], first_run[1])]
     assert metrics[0] == metrics[1]
-    kinds = [type(it) for it in reference_models[1] if isinstance(it, RoundClosed | RoundMeasured)]
+    kinds = [type(it) for it in first_run[1] if isinstance(it, RoundClosed | RoundMeasured)]
     assert kinds == [RoundClosed, *[RoundMeasured, RoundClosed] * 3]
-    assert again[2] == reference_models[2]
+    assert again[2] == first_run[2]
 
 
 @pytest.mark.parametrize("strategy", ["visit", "fedavg", "scaffold", "fedseq-inter"])

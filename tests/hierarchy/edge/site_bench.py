@@ -53,7 +53,7 @@ class Bench:
         self.records: list[bytes] = []
         self.work = "none yet"
 
-    def notify(self, event, now=0.0):
+    def handle(self, event, now=0.0):
         effects = self.edge.handle(event, now)
         for effect in effects:
             if isinstance(effect, Append):
@@ -67,22 +67,22 @@ class Bench:
         return replayed(EdgeServer("e", "c"), self.records, cut)
 
     def receive(self, sender, message, now=0.0):
-        return self.notify(Received(sender, EPOCH, message), now)
+        return self.handle(Received(sender, EPOCH, message), now)
 
     def take(self, message: Tour, now=0.0):
         """Take a tour and start it."""
         self.receive(CLOUD, message, now)
-        self.notify(Pulled(KIT.digest), now)
-        return self.notify(Pulled(MODEL.digest), now)
+        self.handle(Pulled(KIT.digest), now)
+        return self.handle(Pulled(MODEL.digest), now)
 
     def visited(self, name: str, where: VisitId, now=0.0, encoding="float32"):
         """Report a device's result and let it be fetched."""
         ref = result(name, encoding)
         self.receive(device(name), Visited(where, {"model": ref}, 5, {}), now)
-        return self.notify(Pulled(ref.digest), now)
+        return self.handle(Pulled(ref.digest), now)
 
     def passes(self, name: str, now=0.0):
-        return self.notify(WorkDone(self.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)), now)
+        return self.handle(WorkDone(self.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)), now)
 
 
 def records(effects) -> list[Any]:

@@ -28,14 +28,14 @@ def test_progress_without_failures_has_no_hop_report() -> None:
 
 
 def test_failures_and_spares_are_reported_with_short_reasons() -> None:
-    reported = hop_ends_of(state(report(0, "a"), report(1, "b", "lost", "x" * 5000), report(1, "s"), lost=1))
-    assert reported == HopEnds((HopEnd(1, "b", "lost", "x" * LABEL), HopEnd(1, "s", "done")))
+    found = hop_ends_of(state(report(0, "a"), report(1, "b", "lost", "x" * 5000), report(1, "s"), lost=1))
+    assert found == HopEnds((HopEnd(1, "b", "lost", "x" * LABEL), HopEnd(1, "s", "done")))
 
 
 def test_only_the_newest_failures_are_reported() -> None:
-    reported = hop_ends_of(state(*(report(0, "a", "lost", str(at)) for at in range(200)), lost=200))
-    assert reported is not None
-    assert [it.reason for it in reported.ended] == [str(at) for at in range(200 - MAX_HOP_ENDS, 200)]
+    found = hop_ends_of(state(*(report(0, "a", "lost", str(at)) for at in range(200)), lost=200))
+    assert found is not None
+    assert [it.reason for it in found.ended] == [str(at) for at in range(200 - MAX_HOP_ENDS, 200)]
 
 
 @pytest.mark.parametrize(("policy", "then"), [("swap", "s"), ("skip", "b")])
@@ -43,14 +43,14 @@ def test_decline_is_reported_with_the_next_heartbeat(policy: str, then: str) -> 
     bench = Bench()
     bench.take(tour(("a", "b"), ("s",), on_lost_visit=policy))
     effects = bench.receive(device("a"), Declined(visit_id(), "hot", "82 C"), 50.0)
-    (output,) = [it for it in sends(effects) if isinstance(it, TourProgress)]
-    assert (output.device, output.lost) == (then, 1)
-    assert output.reported == HopEnds((HopEnd(0, "a", "declined", "hot: 82 C"),))
+    (progress,) = [it for it in sends(effects) if isinstance(it, TourProgress)]
+    assert (progress.device, progress.lost) == (then, 1)
+    assert progress.reported == HopEnds((HopEnd(0, "a", "declined", "hot: 82 C"),))
 
 
 def test_end_of_the_last_hop_is_reported_after_the_tour() -> None:
     bench = Bench()
     bench.take(tour(("a",), on_lost_visit="skip"))
     effects = bench.receive(device("a"), Declined(visit_id(), "hot", "82 C"), 0.1)
-    (output,) = [it for it in sends(effects) if isinstance(it, TourProgress)]
-    assert output.reported == HopEnds((HopEnd(0, "a", "declined", "hot: 82 C"),))
+    (progress,) = [it for it in sends(effects) if isinstance(it, TourProgress)]
+    assert progress.reported == HopEnds((HopEnd(0, "a", "declined", "hot: 82 C"),))

@@ -85,8 +85,8 @@ class Waves(Bench):
         self.works: list[StartWork] = []
         self.restart: list[Any] = []
 
-    def notify(self, event, now=0.0):
-        effects = super().notify(event, now)
+    def handle(self, event, now=0.0):
+        effects = super().handle(event, now)
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Visit):
                 self.asked[effect.to.name] = effect.message
@@ -100,8 +100,8 @@ class Waves(Bench):
         ref = result(f"{name}{visit.hop}")
         count = SAMPLES[name] if samples is None else samples
         self.receive(device(name), Visited(visit, {"model": ref}, count, {}), now)
-        self.notify(Pulled(ref.digest), now)
-        return self.notify(WorkDone(self.work, Passed({"model": ref}, {"model": ref}, norm)), now)
+        self.handle(Pulled(ref.digest), now)
+        return self.handle(WorkDone(self.work, Passed({"model": ref}, {"model": ref}, norm)), now)
 
     def declines(self, name: str, now=0.0):
         return self.receive(device(name), Declined(self.asked[name].id, "hot", ""), now)
@@ -110,7 +110,7 @@ class Waves(Bench):
         """Merge the wave's models."""
         assert isinstance(self.works[-1].work, WaveMerge)
         ref = result(word)
-        return self.notify(WorkDone(self.works[-1].key, Merged({"model": ref}, {"model": ref})), now)
+        return self.handle(WorkDone(self.works[-1].key, Merged({"model": ref}, {"model": ref})), now)
 
 
 def merge_in(effects) -> WaveMerge:
@@ -196,7 +196,7 @@ def test_lost_visit_is_skipped_and_repeated_in_the_next_wave() -> None:
     bench.take(wave_tour(("a", "b", "c"), merges=3, lease=60.0))
     bench.answers("b", 10.0)
     assert sends(bench.declines("c", 11.0), Visit) == []
-    effects = bench.notify(TimerFired(), 60.0)
+    effects = bench.handle(TimerFired(), 60.0)
     assert Send(device("a"), Cancel(visit_id(0))) in effects
     assert merge_in(effects).models == (result("b1"),)
     effects = bench.merges("m0", 61.0)
@@ -229,8 +229,8 @@ def test_gate_rejection_leaves_other_results_alone() -> None:
     bench = Waves()
     bench.take(wave_tour())
     bench.receive(device("a"), Visited(visit_id(0), {"model": result("a0")}, 30, {}))
-    bench.notify(Pulled(result("a0").digest))
-    effects = bench.notify(WorkDone(bench.work, Failed("not finite")))
+    bench.handle(Pulled(result("a0").digest))
+    effects = bench.handle(WorkDone(bench.work, Failed("not finite")))
     assert Send(device("a"), Discarded(visit_id(0), "by edge server e, because not finite")) in effects
     assert merge_in(bench.answers("b")).models == (result("b1"),)
 
@@ -284,18 +284,18 @@ def test_each_device_has_its_own_lease() -> None:
     bench = Waves()
     bench.take(wave_tour(lease=60.0))
     bench.edge.on_traffic(device("b"), 10, 50.0, sign_of_life=True)
-    lost = [it.report.device for it in records(bench.notify(TimerFired(), 60.0)) if isinstance(it, VisitMissed)]
+    lost = [it.report.device for it in records(bench.handle(TimerFired(), 60.0)) if isinstance(it, VisitMissed)]
     assert lost == ["a"]
-    assert not any(isinstance(it, VisitMissed) for it in records(bench.notify(TimerFired(), 109.0)))
+    assert not any(isinstance(it, VisitMissed) for it in records(bench.handle(TimerFired(), 109.0)))
     assert there(bench.edge.wake_at()) <= 110
-    lost = [it.report.device for it in records(bench.notify(TimerFired(), 110.0)) if isinstance(it, VisitMissed)]
+    lost = [it.report.device for it in records(bench.handle(TimerFired(), 110.0)) if isinstance(it, VisitMissed)]
     assert lost == ["b"]
 
 
 def test_progress_covers_the_whole_tour() -> None:
     bench = Waves()
     bench.take(wave_tour(("a", "b", "c")))
-    (report,) = sends(bench.notify(TimerFired(), 1.0), TourProgress)
+    (report,) = sends(bench.handle(TimerFired(), 1.0), TourProgress)
     assert report == TourProgress(tour_id(), 0, 6, None, 0, 0, 0, 0, HopEnds((), 2))
     bench.edge.on_traffic(device("b"), 10, 2.0, sign_of_life=True)
     (report,) = sends(bench.receive(device("b"), Progress(visit_id(1, (1, 2)), "training", 3, 9), 2.0), TourProgress)
@@ -322,7 +322,7 @@ def test_wave_waits_for_a_device_busy_with_another_tour() -> None:
 def test_restarted_device_gets_its_own_visit_again() -> None:
     bench = Waves()
     bench.take(wave_tour())
-    (again,) = sends(bench.notify(Present(device("b"), Epoch(2, b"abcdefgh"), Birth())), Visit)
+    (again,) = sends(bench.handle(Present(device("b"), Epoch(2, b"abcdefgh"), Birth())), Visit)
     assert again == bench.asked["b"]
     assert again.id == visit_id(1, (1, 2))
 
@@ -333,14 +333,14 @@ def test_cancelled_wave_is_cancelled_on_all_devices() -> None:
     bench.take(tour(("b",), number=1))
     bench.answers("a")
     bench.receive(device("b"), Visited(visit_id(1, (1, 2)), {"model": result("b1")}, 5, {}))
-    bench.notify(Pulled(result("b1").digest))
+    bench.handle(Pulled(result("b1").digest))
     bench.receive(device("c"), Visited(visit_id(2, (1, 3)), {"model": result("c2")}, 5, {}))
     effects = bench.receive(CLOUD, TourCancel(tour_id()))
     assert CancelWork(bench.work) in effects
     assert [it.visit.hop for it in sends(effects, Cancel)] == [1, 2]
     assert [it.id for it in sends(effects, Visit)] == [visit_id(0, number=1)]
-    assert bench.notify(WorkDone(bench.work, Passed({"model": result("b1")}, {}, 1.0))) == []
-    assert bench.notify(Pulled(result("c2").digest)) == []
+    assert bench.handle(WorkDone(bench.work, Passed({"model": result("b1")}, {}, 1.0))) == []
+    assert bench.handle(Pulled(result("c2").digest)) == []
     late = Visited(visit_id(0), {"model": result("a0")}, 30, {})
     assert sends(bench.receive(device("a"), late)) == [Accepted(visit_id(0))]
     bench.receive(CLOUD, TourCancel(tour_id(number=1)))
@@ -356,7 +356,7 @@ def test_later_attempt_replaces_a_wave_being_merged() -> None:
     old = bench.works[-1].key
     effects = bench.receive(CLOUD, wave_tour(attempt=2))
     assert CancelWork(old) in effects
-    assert bench.notify(WorkDone(old, Merged({"model": result("m0")}, {"model": result("m0")}))) == []
+    assert bench.handle(WorkDone(old, Merged({"model": result("m0")}, {"model": result("m0")}))) == []
 
 
 def test_freed_device_does_not_start_a_second_merge() -> None:
@@ -376,8 +376,8 @@ def restarted(bench: Waves) -> Waves:
     twin.records, twin.edge = list(bench.records), bench.replayed()
     for effect in twin.edge.start(0.0):
         assert isinstance(effect, Pull | Send)
-    twin.notify(Pulled(KIT.digest))
-    twin.restart = twin.notify(Pulled(MODEL.digest))  # what it does once it has all again
+    twin.handle(Pulled(KIT.digest))
+    twin.restart = twin.handle(Pulled(MODEL.digest))  # what it does once it has all again
     return twin
 
 
@@ -414,11 +414,11 @@ def test_merge_on_a_full_disk_is_retried() -> None:
     bench.take(wave_tour())
     bench.answers("a")
     work = merge_in(bench.answers("b"))
-    bench.notify(WorkFailed(bench.works[-1].key, "disk", "no space"), 1.0)
-    assert not any(isinstance(effect, Pull) for effect in bench.notify(TimerFired(), 5.9))
-    assert sum(isinstance(effect, Pull) for effect in bench.notify(TimerFired(), 6.0)) == 2
-    bench.notify(Pulled(KIT.digest), 6.0)
-    assert merge_in(bench.notify(Pulled(MODEL.digest), 6.0)) == work
+    bench.handle(WorkFailed(bench.works[-1].key, "disk", "no space"), 1.0)
+    assert not any(isinstance(effect, Pull) for effect in bench.handle(TimerFired(), 5.9))
+    assert sum(isinstance(effect, Pull) for effect in bench.handle(TimerFired(), 6.0)) == 2
+    bench.handle(Pulled(KIT.digest), 6.0)
+    assert merge_in(bench.handle(Pulled(MODEL.digest), 6.0)) == work
     assert sends(bench.merges("m0"), Visit)
 
 
@@ -427,7 +427,7 @@ def test_failed_merge_discards_the_wave() -> None:
     bench.take(wave_tour())
     bench.answers("a")
     bench.answers("b")
-    effects = bench.notify(WorkFailed(bench.works[-1].key, "failed", "damaged"))
+    effects = bench.handle(WorkFailed(bench.works[-1].key, "failed", "damaged"))
     assert any(isinstance(effect, Log) and effect.level == "error" for effect in effects)
     assert [it.id.hop for it in sends(effects, Visit)] == [2, 3]
     assert [it.vectors["model"] for it in sends(effects, Visit)] == [MODEL] * 2
@@ -440,15 +440,15 @@ def test_compressed_wave_is_sent_and_wrapped_with_job_encoding() -> None:
     for word in (b"x0x0x", b"x1x1x"):
         visit, ref = bench.asked["a"], ref_of(word, "int8", delta=True)
         bench.receive(device("a"), Visited(visit.id, {"model": ref}, 30, {}))
-        bench.notify(Pulled(ref.digest))
+        bench.handle(Pulled(ref.digest))
         assert bench.works[-1].work.checkpoint == ({"model": exact} if visit.id.hop else {"model": MODEL})
         passed = Passed({"model": result("a")}, {"model": handed}, 1.0)
-        assert merge_in(bench.notify(WorkDone(bench.work, passed))).models == (result("a"),)
-        effects = bench.notify(WorkDone(bench.work, Merged({"model": exact}, {"model": handed})))
+        assert merge_in(bench.handle(WorkDone(bench.work, passed))).models == (result("a"),)
+        effects = bench.handle(WorkDone(bench.work, Merged({"model": exact}, {"model": handed})))
     assert bench.asked["a"].vectors == {"model": handed}
     (wrap,) = [effect.work for effect in effects if isinstance(effect, StartWork)]
     assert wrap == Wrap(KIT, MODEL, {"model": exact}, msgspec.structs.replace(TASK, encoding="int8"))
-    (toured,) = sends(bench.notify(WorkFailed(bench.work, "disk", "no space")), Toured)
+    (toured,) = sends(bench.handle(WorkFailed(bench.work, "disk", "no space")), Toured)
     assert toured.vectors == {"model": exact}
 
 
@@ -511,7 +511,7 @@ def test_random_event_sequences_replay_identically(seed) -> None:
         ]
         if draw.random() < 0.02:
             events = [Received(CLOUD, EPOCH, draw.choice(DISMISSALS)(tour_id(2, number)))]
-        bench.notify(draw.choice(events), step * 2.0)
+        bench.handle(draw.choice(events), step * 2.0)
         bench.edge.live()
         for key, held in bench.edge.state.tours.items():
             running = bench.edge.site.running[key]

@@ -11,16 +11,16 @@ from tests.sojourn.protocol.mandates import withdrawn
 
 def test_withdrawal_is_sent_to_current_and_later_devices() -> None:
     recalls, message = Recalls(), Recall(withdrawn())
-    assert recalls.reported("late") == []
+    assert recalls.for_device("late") == []
     sent = recalls.take(message, ["a", "b"])
     assert sent == [Send(Address("device", name), message) for name in ("a", "b")]
     recalls.take(message, [])  # repeated
-    assert recalls.reported("late") == [Send(Address("device", "late"), message)]
+    assert recalls.for_device("late") == [Send(Address("device", "late"), message)]
 
 
 def test_remembered_withdrawals_are_bounded() -> None:
     recalls = Recalls()
     for number in range(MAX_WITHDRAWALS + 9):
         recalls.take(Recall(withdrawn(job=f"job-{number}")), [])
-    kept = [effect.message.withdrawal.read().job for effect in recalls.reported("d")]  # type: ignore[union-attr]
+    kept = [effect.message.withdrawal.read().job for effect in recalls.for_device("d")]  # type: ignore[union-attr]
     assert (len(kept), kept[0]) == (MAX_WITHDRAWALS, "job-9")

@@ -79,8 +79,8 @@ def test_tour_runs_from_order_to_result() -> None:
     effects = bench.receive(CLOUD, tour())
     assert [type(effect) for effect in effects if type(effect).__name__ != "Log"] == [Append, Send, Pull, Pull]
     assert sends(effects) == [TourProgress(tour_id(), 0, 2, None, 0, 0, 0, 0)]
-    assert bench.notify(Pulled(KIT.digest)) == []
-    effects = bench.notify(Pulled(MODEL.digest))
+    assert bench.handle(Pulled(KIT.digest)) == []
+    effects = bench.handle(Pulled(MODEL.digest))
     (first,) = sends(effects, Visit)
     assert first.id == visit_id(0, (1, 1))
     assert first.vectors == {"model": MODEL}
@@ -125,7 +125,7 @@ def scaffold_tour(kind="train", hops=("a", "b", "c")) -> Tour:
 def test_extra_vector_sums_go_up_and_never_to_a_device() -> None:
     bench = Bench()
     bench.take(scaffold_tour())
-    visits = sends(bench.notify(Pulled(CONTROL.digest)), Visit)
+    visits = sends(bench.handle(Pulled(CONTROL.digest)), Visit)
     for number, name in enumerate("abc"):
         (visit,) = visits
         start = result("abc"[number - 1]) if number else MODEL
@@ -135,14 +135,14 @@ def test_extra_vector_sums_go_up_and_never_to_a_device() -> None:
         answer = Visited(visit.id, {"model": result(name), "control_delta": extra}, 5, {})
         pulls = bench.receive(device(name), answer)
         assert [effect.ref for effect in pulls] == [result(name), extra]
-        assert bench.notify(Pulled(extra.digest)) == []
+        assert bench.handle(Pulled(extra.digest)) == []
         assert extra.digest in bench.edge.live()
-        (check,) = bench.notify(Pulled(result(name).digest))
+        (check,) = bench.handle(Pulled(result(name).digest))
         assert check.work.result == answer.vectors
         sums = {"control_delta": ref_of(f"sum{'abc'[number - 1]}".ljust(5).encode(), "float32")} if number else {}
         assert check.work.checkpoint == {"model": start, **sums}
         passed = Passed({"model": result(name), "control_delta": total}, {"model": result(name)}, 1.0)
-        effects = bench.notify(WorkDone(bench.work, passed))
+        effects = bench.handle(WorkDone(bench.work, passed))
         assert set(effects[0].blobs) == {result(name).digest, total.digest}
         visits = sends(effects, Visit)
     (toured,) = sends(effects, Toured)
@@ -156,7 +156,7 @@ def test_lost_visit_is_not_counted_as_an_earlier_one() -> None:
     bench.visited("b", visit_id(1, (1, 2)))
     (third,) = sends(bench.passes("b"), Visit)
     assert [it.earlier for it in (first, second, third)] == [0, 0, 1]
-    (again,) = sends(bench.notify(Present(device("a"), Epoch(2, b"abcdefgh"), Birth())), Visit)
+    (again,) = sends(bench.handle(Present(device("a"), Epoch(2, b"abcdefgh"), Birth())), Visit)
     assert again == third
 
 
@@ -164,14 +164,14 @@ def test_unchanged_model_is_returned_unless_estimate_made_none() -> None:
     bench = Bench()
     bench.take(tour(("a",)))
     bench.receive(device("a"), Visited(visit_id(0), {"model": MODEL}, 5, {}))
-    bench.notify(Pulled(MODEL.digest))
-    (toured,) = sends(bench.notify(WorkDone(bench.work, Passed({"model": MODEL}, {"model": MODEL}, 0.0))), Toured)
+    bench.handle(Pulled(MODEL.digest))
+    (toured,) = sends(bench.handle(WorkDone(bench.work, Passed({"model": MODEL}, {"model": MODEL}, 0.0))), Toured)
     assert toured.vectors == {"model": MODEL}
     bench = Bench()
     estimate = msgspec.structs.replace(TASK, kind="estimate")
     bench.take(msgspec.structs.replace(tour(("a",)), task=estimate))
     (check,) = bench.receive(device("a"), Visited(visit_id(0), {}, 5, {}, (0.5,)))
-    (toured,) = sends(bench.notify(WorkDone(check.key, Passed({}, {}, 0.0))), Toured)
+    (toured,) = sends(bench.handle(WorkDone(check.key, Passed({}, {}, 0.0))), Toured)
     assert toured.vectors == {}
 
 
@@ -189,8 +189,8 @@ def test_freed_device_starts_a_queued_tour_only_with_all_inputs() -> None:
     bench.take(tour(("a",), number=1))
     bench.receive(CLOUD, tour(("a",), number=1, attempt=2))
     assert sends(bench.receive(CLOUD, TourCancel(tour_id(number=0))), Visit) == []
-    bench.notify(Pulled(KIT.digest))
-    (visit,) = sends(bench.notify(Pulled(MODEL.digest)), Visit)
+    bench.handle(Pulled(KIT.digest))
+    (visit,) = sends(bench.handle(Pulled(MODEL.digest)), Visit)
     assert visit.id == visit_id(0, (2, 1), 1)
 
 
@@ -282,7 +282,7 @@ def test_duplicate_result_is_checked_once() -> None:
     bench.take(tour())
     bench.visited("a", visit_id(0))
     assert bench.receive(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {})) == []
-    assert bench.notify(Pulled(result("a").digest)) == []
+    assert bench.handle(Pulled(result("a").digest)) == []
 
 
 @pytest.mark.parametrize(
@@ -302,17 +302,17 @@ def test_lost_visit_is_handled_by_policy(policy, spares, then, how) -> None:
     match how:
         case "lease":
             assert there(bench.edge.wake_at()) <= 60
-            effects = bench.notify(TimerFired(), 60.0)
+            effects = bench.handle(TimerFired(), 60.0)
             assert Send(device("a"), Cancel(visit_id(0))) in effects
         case "declined":
             effects = bench.receive(device("a"), Declined(visit_id(0), "hot", "81"))
         case "gate":
             bench.visited("a", visit_id(0))
-            effects = bench.notify(WorkDone(bench.work, Failed("not finite")))
+            effects = bench.handle(WorkDone(bench.work, Failed("not finite")))
             assert Send(device("a"), Discarded(visit_id(0), "by edge server e, because not finite")) in effects
         case "gone":
             bench.receive(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))
-            effects = bench.notify(PullFailed(result("a").digest, "gone"))
+            effects = bench.handle(PullFailed(result("a").digest, "gone"))
     missed = next(record for record in records(effects) if isinstance(record, VisitMissed))
     assert missed.report.device == "a"
     visit = sends(effects, Visit)[-1]
@@ -329,8 +329,8 @@ def test_traffic_renews_the_lease_and_silence_ends_it() -> None:
     bench.edge.on_traffic(device("a"), 10, 50.0, sign_of_life=True)
     bench.edge.on_traffic(device("b"), 10, 100.0, sign_of_life=True)
     bench.edge.on_traffic(device("a"), 10, 100.0, sign_of_life=False)
-    assert not any(isinstance(r, VisitMissed) for r in records(bench.notify(TimerFired(), 109.0)))
-    assert any(isinstance(r, VisitMissed) for r in records(bench.notify(TimerFired(), 110.0)))
+    assert not any(isinstance(r, VisitMissed) for r in records(bench.handle(TimerFired(), 109.0)))
+    assert any(isinstance(r, VisitMissed) for r in records(bench.handle(TimerFired(), 110.0)))
 
 
 def test_stale_attempt_is_repeated_up_to_a_limit() -> None:
@@ -350,7 +350,7 @@ def test_decline_during_the_check_cancels_it() -> None:
     work = bench.work
     effects = bench.receive(device("a"), Declined(visit_id(0), "failed", ""))
     assert CancelWork(work) in effects
-    assert bench.notify(WorkDone(work, Passed({"model": result("a")}, {"model": result("a")}, 1.0))) == []
+    assert bench.handle(WorkDone(work, Passed({"model": result("a")}, {"model": result("a")}, 1.0))) == []
     assert bench.edge.state.tours["job/1/0"].vectors == {"model": MODEL}
 
 
@@ -362,7 +362,7 @@ def test_work_of_an_old_attempt_is_ignored() -> None:
     bench.take(tour(attempt=2))
     bench.visited("a", visit_id(0, (2, 1)))
     assert bench.work != old
-    assert bench.notify(WorkDone(old, Passed({"model": result("x")}, {}, 1.0))) == []
+    assert bench.handle(WorkDone(old, Passed({"model": result("x")}, {}, 1.0))) == []
     assert bench.passes("a")
 
 
@@ -372,7 +372,7 @@ def test_failed_compression_sends_the_model_uncompressed() -> None:
     bench.visited("a", visit_id(0), encoding="int8")
     (wrap,) = [e for e in bench.passes("a") if isinstance(e, StartWork)]
     assert isinstance(wrap.work, Wrap)
-    (toured,) = sends(bench.notify(WorkFailed(wrap.key, "disk", "no space")), Toured)
+    (toured,) = sends(bench.handle(WorkFailed(wrap.key, "disk", "no space")), Toured)
     assert toured.vectors == {"model": result("a")}
 
 
@@ -382,7 +382,7 @@ def test_result_is_wrapped_if_the_job_compresses() -> None:
     bench.visited("a", visit_id(0), encoding="int8")
     bench.passes("a")
     small = ref_of(b"small", "int8", delta=True)
-    (toured,) = sends(bench.notify(WorkDone(bench.work, Wrapped({"model": small}))), Toured)
+    (toured,) = sends(bench.handle(WorkDone(bench.work, Wrapped({"model": small}))), Toured)
     assert toured.vectors == {"model": small}
 
 
@@ -413,7 +413,7 @@ def test_freed_device_does_not_disturb_a_rerouted_tour() -> None:
     bench.visited("b", visit_id(0, (2, 1), 1))
     check = bench.work
     bench.receive(CLOUD, TourCancel(tour_id(number=0)))
-    effects = bench.notify(WorkDone(check, Passed({"model": result("b")}, {"model": result("b")}, 1.0)))
+    effects = bench.handle(WorkDone(check, Passed({"model": result("b")}, {"model": result("b")}, 1.0)))
     assert sends(effects, Toured)
 
 
@@ -455,19 +455,19 @@ def test_restart_resumes_the_tour(ended) -> None:
 def test_failed_fetch_is_retried_after_a_pause() -> None:
     bench = Bench()
     bench.receive(CLOUD, tour())
-    bench.notify(PullFailed(MODEL.digest, "gone"), 1.0)
-    assert not any(isinstance(effect, Pull) for effect in bench.notify(TimerFired(), 5.9))
-    assert sum(isinstance(effect, Pull) for effect in bench.notify(TimerFired(), 6.0)) == 2
+    bench.handle(PullFailed(MODEL.digest, "gone"), 1.0)
+    assert not any(isinstance(effect, Pull) for effect in bench.handle(TimerFired(), 5.9))
+    assert sum(isinstance(effect, Pull) for effect in bench.handle(TimerFired(), 6.0)) == 2
 
 
 def test_restarted_device_gets_its_visit_again() -> None:
     bench = Bench()
     bench.take(tour())
     born = Present(device("a"), Epoch(2, b"abcdefgh"), Birth())
-    assert [v.id for v in sends(bench.notify(born), Visit)] == [visit_id(0)]
-    assert sends(bench.notify(born), Visit) == []
+    assert [v.id for v in sends(bench.handle(born), Visit)] == [visit_id(0)]
+    assert sends(bench.handle(born), Visit) == []
     bench.visited("a", visit_id(0))
-    assert sends(bench.notify(Present(device("a"), Epoch(3, b"abcdefgh"), Birth())), Visit) == []
+    assert sends(bench.handle(Present(device("a"), Epoch(3, b"abcdefgh"), Birth())), Visit) == []
 
 
 OFFER = Offer("1", "m", "r", 4, 0, ("sgd",), "npz")
@@ -489,23 +489,23 @@ def test_presence_is_logged_and_flapping_is_rate_limited() -> None:
 
 def test_roster_is_resent_until_acknowledged() -> None:
     bench = Bench()
-    bench.notify(Present(device("a"), EPOCH, Birth()), 0.0)
-    bench.notify(Present(device("b"), EPOCH, Birth()), 0.1)
-    assert sends(bench.notify(TimerFired(), 0.15)) == []
-    (keep, ask) = bench.notify(TimerFired(), 0.2)
+    bench.handle(Present(device("a"), EPOCH, Birth()), 0.0)
+    bench.handle(Present(device("b"), EPOCH, Birth()), 0.1)
+    assert sends(bench.handle(TimerFired(), 0.15)) == []
+    (keep, ask) = bench.handle(TimerFired(), 0.2)
     assert isinstance(keep, StoreBlob)
     assert ask == Send(CLOUD, Roster(1, ref_of(keep.data), OF_MODELS))
     assert keep.digest in bench.edge.live()
-    assert sends(bench.notify(TimerFired(), 1.2)) == [ask.message]
+    assert sends(bench.handle(TimerFired(), 1.2)) == [ask.message]
     bench.receive(CLOUD, RosterSeen(0))
-    assert sends(bench.notify(LinkUp(), 2.0)) == [ask.message]
+    assert sends(bench.handle(LinkUp(), 2.0)) == [ask.message]
     bench.receive(CLOUD, RosterSeen(1))
     assert bench.edge.wake_at() is None
-    bench.notify(Present(device("b"), EPOCH, Death()), 3.0)
-    assert sends(bench.notify(TimerFired(), 3.2))[0].revision == 2
+    bench.handle(Present(device("b"), EPOCH, Death()), 3.0)
+    assert sends(bench.handle(TimerFired(), 3.2))[0].revision == 2
     bench.receive(CLOUD, RosterSeen(2))
     bench.receive(CLOUD, RosterAsk(), 4.0)
-    assert sends(bench.notify(TimerFired(), 4.2))[0].revision == 3
+    assert sends(bench.handle(TimerFired(), 4.2))[0].revision == 3
 
 
 def test_heartbeats_are_sent_to_the_coordinator() -> None:
@@ -514,7 +514,7 @@ def test_heartbeats_are_sent_to_the_coordinator() -> None:
     times = []
     for _ in range(3):
         times.append(min(t for it in bench.edge.site.running.values() for t in [there(it.heartbeat_at)]))
-        assert sends(bench.notify(TimerFired(), times[-1]), TourProgress)
+        assert sends(bench.handle(TimerFired(), times[-1]), TourProgress)
     assert times == [1, 3, 5]  # the start of the first visit is reported a second after the order
 
 
@@ -525,7 +525,7 @@ def test_progress_soon_after_a_heartbeat_waits_for_the_next() -> None:
     bench.visited("a", visit_id(0), 0.5)
     assert not sends(bench.passes("a", 0.75), TourProgress)
     assert running.heartbeat_at == 1.0
-    (report,) = sends(bench.notify(TimerFired(), 1.0), TourProgress)
+    (report,) = sends(bench.handle(TimerFired(), 1.0), TourProgress)
     assert (report.hop, report.device) == (1, "b")
     assert running.heartbeat_at == 6.0
     bench.visited("b", visit_id(1, (1, 2)), 2.0)
@@ -585,7 +585,7 @@ def test_random_event_sequences_replay_identically(seed) -> None:
                 Received(CLOUD, EPOCH, draw.choice(DISMISSALS)(tour_id(attempt[0], number))),
             ]
         )
-        bench.notify(event, step * 10.0)
+        bench.handle(event, step * 10.0)
         bench.edge.live()
         for key, held in bench.edge.state.tours.items():
             assert held.hop <= len(held.route)
@@ -607,8 +607,8 @@ def test_visit_deadline_is_not_renewed_by_progress(fetching: bool) -> None:
     for now in (50.0, 100.0, 149.0):
         bench.edge.on_traffic(device("a"), 1, now, sign_of_life=True)
         bench.receive(device("a"), Progress(visit_id(0), "training", 1, 5), now)
-        assert not records(bench.notify(TimerFired(), now))
-    effects = bench.notify(TimerFired(), 150.0)
+        assert not records(bench.handle(TimerFired(), now))
+    effects = bench.handle(TimerFired(), 150.0)
     missed = next(record for record in records(effects) if isinstance(record, VisitMissed))
     assert (missed.report.status, missed.report.reason) == ("lost", "over its deadline of 150 s")
     visits = [it.message for it in effects if isinstance(it, Send) and isinstance(it.message, Visit)]
@@ -620,16 +620,16 @@ def test_order_without_deadline_never_expires() -> None:
     bench.take(tour(lease=60.0), 0.0)
     for now in range(0, 100_000, 50):
         bench.edge.on_traffic(device("a"), 1, float(now), sign_of_life=True)
-    assert not records(bench.notify(TimerFired(), 99_999.0))
+    assert not records(bench.handle(TimerFired(), 99_999.0))
 
 
 def test_device_claims_are_bounded_in_the_report() -> None:
     bench = Bench()
     bench.take(bounded_tour(most_samples=1000, usual_samples=10), 0.0)
-    output = {f"metric-{number}": 1.0 for number in range(31)} | {"steps": 2.0**50}
+    metrics = {f"metric-{number}": 1.0 for number in range(31)} | {"steps": 2.0**50}
     ref = result("a")
-    bench.receive(device("a"), Visited(visit_id(0), {"model": ref}, 2**50, output, (0.5,)))
-    bench.notify(Pulled(ref.digest))
+    bench.receive(device("a"), Visited(visit_id(0), {"model": ref}, 2**50, metrics, (0.5,)))
+    bench.handle(Pulled(ref.digest))
     kept = next(it for it in records(bench.passes("a")) if isinstance(it, VisitKept))
     report = kept.report
     assert (report.samples, report.signature, report.metrics["steps"]) == (1000, None, 5.0)  # 160 samples in 32s
@@ -640,7 +640,7 @@ def test_rejected_result_reports_its_measurements() -> None:
     bench = Bench()
     bench.take(bounded_tour(), 0.0)
     bench.visited("a", visit_id(0))
-    written = records(bench.notify(WorkDone(bench.work, Failed("no", 3.0, 2.5))))
+    written = records(bench.handle(WorkDone(bench.work, Failed("no", 3.0, 2.5))))
     missed = next(it for it in written if isinstance(it, VisitMissed))
     assert (missed.report.norm, missed.report.samples) == (3.0, 0)
     assert missed.report.metrics == {"steps": 1.0, "rise": 2.5}

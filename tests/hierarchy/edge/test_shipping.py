@@ -28,7 +28,7 @@ def ship(*devices: str, number: int = 0, graph=GRAPH, card=CARD) -> Ship:
 def bench(*here: str) -> Bench:
     it = Bench()
     for name in here:
-        it.notify(Present(device(name), EPOCH, Birth()))
+        it.handle(Present(device(name), EPOCH, Birth()))
     return it
 
 
@@ -47,8 +47,8 @@ def test_payloads_are_fetched_once_and_sent_to_named_devices() -> None:
     assert pulls(effects) == [GRAPH.digest, CARD.digest]
     assert handed(effects) == []
     assert pulls(it.receive(CLOUD, ship("c"))) == []
-    assert handed(it.notify(Pulled(CARD.digest))) == []
-    effects = it.notify(Pulled(GRAPH.digest))
+    assert handed(it.handle(Pulled(CARD.digest))) == []
+    effects = it.handle(Pulled(GRAPH.digest))
     assert handed(effects) == ["a", "b", "c"]
     assert sends(effects) == [Release(signed(), GRAPH, CARD)] * 3
     assert it.edge.live() >= {GRAPH.digest, CARD.digest}
@@ -58,8 +58,8 @@ def test_payloads_are_fetched_once_and_sent_to_named_devices() -> None:
 def test_repeated_order_is_sent_again_at_once() -> None:
     it = bench("a", "b")
     it.receive(CLOUD, ship("a"))
-    it.notify(Pulled(CARD.digest))
-    it.notify(Pulled(GRAPH.digest))
+    it.handle(Pulled(CARD.digest))
+    it.handle(Pulled(GRAPH.digest))
     effects = it.receive(CLOUD, ship("a", "b"))
     assert (pulls(effects), handed(effects)) == ([], ["a", "b"])
 
@@ -73,44 +73,44 @@ def test_order_without_payloads_is_sent_at_once() -> None:
 def test_identical_payloads_are_fetched_once() -> None:
     it = bench("a")
     assert pulls(it.receive(CLOUD, ship("a", graph=GRAPH, card=GRAPH))) == [GRAPH.digest]
-    assert handed(it.notify(Pulled(GRAPH.digest))) == ["a"]
+    assert handed(it.handle(Pulled(GRAPH.digest))) == ["a"]
 
 
 def test_offline_devices_get_nothing() -> None:
     it = bench("a", "b")
-    it.notify(Present(device("b"), EPOCH, Death()))
+    it.handle(Present(device("b"), EPOCH, Death()))
     it.receive(CLOUD, ship("a", "b", "stranger"))
-    it.notify(Pulled(CARD.digest))
-    assert handed(it.notify(Pulled(GRAPH.digest))) == ["a"]
+    it.handle(Pulled(CARD.digest))
+    assert handed(it.handle(Pulled(GRAPH.digest))) == ["a"]
 
 
 def test_device_gets_a_repeated_order_once_after_the_fetch() -> None:
     it = bench("a")
     for _ in range(3):
         it.receive(CLOUD, ship("a"))
-    it.notify(Pulled(CARD.digest))
-    assert handed(it.notify(Pulled(GRAPH.digest))) == ["a"]
+    it.handle(Pulled(CARD.digest))
+    assert handed(it.handle(Pulled(GRAPH.digest))) == ["a"]
 
 
 @pytest.mark.parametrize("reason", ["gone", "disk"])
 def test_failed_fetch_is_retried_when_the_order_is_repeated(reason) -> None:
     it = bench("a")
     it.receive(CLOUD, ship("a"))
-    (warning,) = it.notify(PullFailed(GRAPH.digest, reason))
+    (warning,) = it.handle(PullFailed(GRAPH.digest, reason))
     assert reason in warning.text
-    assert it.notify(Pulled(CARD.digest)) == []
+    assert it.handle(Pulled(CARD.digest)) == []
     assert not it.edge.live() & {GRAPH.digest, CARD.digest}
     assert pulls(it.receive(CLOUD, ship("a"))) == [GRAPH.digest, CARD.digest]
-    it.notify(Pulled(CARD.digest))
-    assert handed(it.notify(Pulled(GRAPH.digest))) == ["a"]
+    it.handle(Pulled(CARD.digest))
+    assert handed(it.handle(Pulled(GRAPH.digest))) == ["a"]
 
 
 def test_orders_with_the_same_payloads_stay_separate() -> None:
     it = bench("a", "b")
     it.receive(CLOUD, ship("a", number=1))
     assert pulls(it.receive(CLOUD, ship("b", number=2))) == [GRAPH.digest, CARD.digest]
-    it.notify(Pulled(CARD.digest))
-    effects = it.notify(Pulled(GRAPH.digest))
+    it.handle(Pulled(CARD.digest))
+    effects = it.handle(Pulled(GRAPH.digest))
     assert handed(effects) == ["a", "b"]
     assert [message.order for message in sends(effects)] == [signed(1), signed(2)]
 
@@ -124,7 +124,7 @@ def test_payloads_of_old_orders_are_released() -> None:
     it.receive(CLOUD, ship("a", number=MAX_ORDERS, graph=blobs[-1]))
     live = it.edge.live()
     assert [number for number, graph in enumerate(blobs) if graph.digest not in live] == [1]
-    assert it.notify(Pulled(blobs[1].digest)) == []
+    assert it.handle(Pulled(blobs[1].digest)) == []
     assert pulls(it.receive(CLOUD, ship("a", number=1, graph=blobs[1]))) == [blobs[1].digest, CARD.digest]
 
 
@@ -137,7 +137,7 @@ def test_device_report_is_forwarded_under_its_name() -> None:
 def test_reports_of_offline_devices_are_dropped() -> None:
     it = bench("a")
     assert it.receive(device("b"), REPORT) == []
-    it.notify(Present(device("a"), EPOCH, Death()))
+    it.handle(Present(device("a"), EPOCH, Death()))
     assert it.receive(device("a"), REPORT) == []
 
 
@@ -148,14 +148,14 @@ def test_reports_are_rate_limited_per_device() -> None:
     assert it.receive(device("b"), REPORT, now=10.0)
     assert sum(bool(it.receive(device("a"), REPORT, now=10.0 + tick / 4)) for tick in range(1, 41)) == 10
     it.edge = it.replayed()
-    it.notify(Present(device("a"), EPOCH, Birth()))
+    it.handle(Present(device("a"), EPOCH, Birth()))
     assert it.receive(device("a"), REPORT, now=11.0)
 
 
 def test_restart_forgets_orders() -> None:
     it = bench("a")
     it.receive(CLOUD, ship("a"))
-    it.notify(Pulled(CARD.digest))
+    it.handle(Pulled(CARD.digest))
     it.edge = it.replayed()
-    it.notify(Present(device("a"), EPOCH, Birth()))
+    it.handle(Present(device("a"), EPOCH, Birth()))
     assert pulls(it.receive(CLOUD, ship("a"))) == [GRAPH.digest, CARD.digest]

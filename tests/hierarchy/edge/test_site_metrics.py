@@ -9,15 +9,15 @@ from sojourn.protocol.messages import Birth, Declined
 from tests.hierarchy.edge.site_bench import EPOCH, Bench, device, records, tour, visit_id
 
 
-class LocalEvent(Bench):
+class MetricsBench(Bench):
     """A bench that counts every record in its metrics."""
 
     def __init__(self) -> None:
         super().__init__()
         self.metrics = SiteMetrics(self.edge)
 
-    def notify(self, event, now=0.0):
-        effects = super().notify(event, now)
+    def handle(self, event, now=0.0):
+        effects = super().handle(event, now)
         for record in records(effects):
             self.metrics.recorded(record)
         return effects
@@ -29,9 +29,9 @@ class LocalEvent(Bench):
 
 
 def test_devices_tours_and_visits_are_counted() -> None:
-    bench = LocalEvent()
+    bench = MetricsBench()
     for name in ("a", "b", "c"):
-        bench.notify(Present(device(name), EPOCH, Birth()))
+        bench.handle(Present(device(name), EPOCH, Birth()))
     assert bench.values()[EDGE_DEVICES] == {("idle",): 3, ("visiting",): 0}
     bench.take(tour(("a", "b")))
     values = bench.values()

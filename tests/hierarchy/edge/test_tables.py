@@ -91,15 +91,15 @@ class Site(Bench):
         return self.edge.site.running[KEY].visits[0].state
 
     def gathers(self) -> None:
-        self.notify(Pulled(KIT.digest))
-        self.notify(Pulled(MODEL.digest))
+        self.handle(Pulled(KIT.digest))
+        self.handle(Pulled(MODEL.digest))
 
     def announces(self) -> None:
         """Report a result of the first visit's device."""
         self.receive(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))
 
     def merges(self, how) -> None:
-        self.notify(WorkDone(self.work, how) if isinstance(how, Merged) else WorkFailed(self.work, how, "no"))
+        self.handle(WorkDone(self.work, how) if isinstance(how, Merged) else WorkFailed(self.work, how, "no"))
 
 
 def whole_tour(**changes) -> Tour:
@@ -139,7 +139,7 @@ def in_visit_state(state: VisitStep) -> Site:
     if state in (VisitStep.FETCHING, VisitStep.CHECKING, VisitStep.KEPT):
         site.announces()
     if state in (VisitStep.CHECKING, VisitStep.KEPT):
-        site.notify(Pulled(result("a").digest))
+        site.handle(Pulled(result("a").digest))
     if state == VisitStep.KEPT:
         site.passes("a")
     elif state == VisitStep.MISSED:
@@ -174,17 +174,17 @@ def what_a_coordinator_sends(site: Site) -> None:
 def tours_and_merges() -> None:
     """Take the transitions of a tour that no message causes."""
     site = in_tour_state(TourStep.GATHERING)
-    site.notify(PullFailed(MODEL.digest, "gone"), 0.0)
-    site.notify(TimerFired(), 5.0)
+    site.handle(PullFailed(MODEL.digest, "gone"), 0.0)
+    site.handle(TimerFired(), 5.0)
     in_tour_state(TourStep.GATHERING).restart()
     in_tour_state(TourStep.ENDED).restart()
     in_tour_state(TourStep.MERGING).merges(Merged({"model": result("m")}, {"model": result("m")}))
     in_tour_state(TourStep.MERGING).merges("failed")
-    in_tour_state(TourStep.STALLED).notify(TimerFired(), 5.0)
+    in_tour_state(TourStep.STALLED).handle(TimerFired(), 5.0)
     site = in_tour_state(TourStep.WRAPPING_UP)
-    site.notify(WorkDone(site.work, Wrapped({"model": result("w")})))
+    site.handle(WorkDone(site.work, Wrapped({"model": result("w")})))
     site = in_tour_state(TourStep.WRAPPING_UP)
-    site.notify(WorkFailed(site.work, "disk", "no"))
+    site.handle(WorkFailed(site.work, "disk", "no"))
     site = Site()
     site.take(whole_tour(merges=2))
     site.receive(device("a"), Declined(visit_id(0), "hot", ""))
@@ -203,17 +203,17 @@ def visits_and_their_devices() -> None:
     site.take(whole_tour(task=msgspec.structs.replace(TASK, kind="estimate")))
     site.receive(device("a"), Visited(visit_id(0), {}, 5, {}, (0.5,)))
     for state in (VisitStep.HANDED, VisitStep.FETCHING):
-        in_visit_state(state).notify(TimerFired(), 60.0)
+        in_visit_state(state).handle(TimerFired(), 60.0)
         site = in_visit_state(state)
         site.edge.on_traffic(device("a"), 1, 50.0, sign_of_life=True)
-        site.notify(TimerFired(), 90.0)
-    in_visit_state(VisitStep.FETCHING).notify(PullFailed(result("a").digest, "gone"))
+        site.handle(TimerFired(), 90.0)
+    in_visit_state(VisitStep.FETCHING).handle(PullFailed(result("a").digest, "gone"))
     site = in_visit_state(VisitStep.CHECKING)
-    site.notify(WorkDone(site.work, Failed("not finite")))
+    site.handle(WorkDone(site.work, Failed("not finite")))
     site = in_visit_state(VisitStep.CHECKING)
-    site.notify(WorkFailed(site.work, "failed", "no"))
+    site.handle(WorkFailed(site.work, "failed", "no"))
     for state in (VisitStep.DUE, VisitStep.HANDED, VisitStep.FETCHING, VisitStep.CHECKING):
-        in_visit_state(state).notify(Present(device("a"), Epoch(2, bytes(8)), Birth()))
+        in_visit_state(state).handle(Present(device("a"), Epoch(2, bytes(8)), Birth()))
         in_visit_state(state).receive(CLOUD, TourCancel(tour_id()))
 
 
@@ -340,5 +340,5 @@ def test_no_peer_message_is_unexpected(seed: int) -> None:
     for step in range(250):
         if peers.draw.random() < 0.01:
             site.restart()
-        peers.see(site.notify(peers.event(), step * 3.0))
+        peers.see(site.handle(peers.event(), step * 3.0))
         check_sane(site)

@@ -66,7 +66,7 @@ def test_rows_with_empty_or_nan_cells_are_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "form", "settings", "output"),
+    ("text", "form", "settings", "message"),
     [
         ("a,b,kw\n" + ROWS, ONE, {}, r"no column 'load', which the job predicts, only 'a', 'b', 'kw': set the col"),
         ("a,b,load\n" + ROWS, TWO, {}, r"no column 'temp', which the job predicts"),
@@ -89,9 +89,9 @@ def test_rows_with_empty_or_nan_cells_are_skipped(tmp_path: Path) -> None:
     ],
 )
 def test_csv_files_that_do_not_match_the_job_are_rejected(
-    tmp_path: Path, text: str, form: Any, settings: Any, output: str
+    tmp_path: Path, text: str, form: Any, settings: Any, message: str
 ) -> None:
-    with pytest.raises(DataError, match=output):
+    with pytest.raises(DataError, match=message):
         load(tmp_path, text, form, **settings)
 
 

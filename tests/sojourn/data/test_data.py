@@ -135,7 +135,7 @@ def test_batch_has_dtype_of_the_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "output"),
+    ("arrays", "message"),
     [
         ({"a": X}, "no array 'x' .found: a.; an NPZ file with arrays x and y is required; data.x and data.y"),
         ({"x": X, "y": np.array(["cat"] * 5)}, r"\(6, 2, 2\).*\(5,\)"),
@@ -149,8 +149,8 @@ def test_batch_has_dtype_of_the_graph(tmp_path: Path) -> None:
         ({"x": X.astype(object), "y": np.array(["cat"] * 6)}, "cannot be read as NPZ"),
     ],
 )
-def test_npz_files_that_do_not_match_the_job_are_rejected(tmp_path: Path, arrays: dict[str, Any], output: str) -> None:
-    with pytest.raises(DataError, match=output):
+def test_npz_files_that_do_not_match_the_job_are_rejected(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         load(npz(tmp_path, **arrays))
 
 
@@ -224,9 +224,9 @@ def test_report_of_faulty_rows_is_truncated(tmp_path: Path) -> None:
     assert samples.skipped[-1] == "490 more faulty rows"
 
 
-@pytest.mark.parametrize(("content", "output"), [("", "is empty"), ("a\n1\n", "1 column"), ("a,b\n", "no sample")])
-def test_csv_files_that_do_not_match_the_job_are_rejected(tmp_path: Path, content: str, output: str) -> None:
-    with pytest.raises(DataError, match=output):
+@pytest.mark.parametrize(("content", "message"), [("", "is empty"), ("a\n1\n", "1 column"), ("a,b\n", "no sample")])
+def test_csv_files_that_do_not_match_the_job_are_rejected(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         load(text(tmp_path, content))
 
 

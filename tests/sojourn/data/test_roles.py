@@ -214,8 +214,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("arrays", "output"), REFUSED.values(), ids=REFUSED.keys())
-def test_all_roles_reject_a_file_with_the_same_message(arrays: dict[str, Any], output: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arrays", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_all_roles_reject_a_file_with_the_same_message(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = npz(**arrays)(tmp_path)
     errors = []
     for read in (
@@ -223,7 +223,7 @@ def test_all_roles_reject_a_file_with_the_same_message(arrays: dict[str, Any], o
         lambda: as_coordinator(path, "test"),
         lambda: as_simulation(path),
     ):
-        with pytest.raises(DataError, match=output) as caught:
+        with pytest.raises(DataError, match=message) as caught:
             read()
         errors.append(str(caught.value))
     assert len(set(errors)) == 1

@@ -139,7 +139,7 @@ def test_unreadable_row_splits_the_series(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "settings", "output"),
+    ("text", "settings", "message"),
     [
         ("v\n1\n2\n", {}, "longest series without a gap has 2 steps, but a window needs 2 input steps and 1"),
         ("t,v\n0,1\n1,2\n9,3\n10,4\n", {"time": "t"}, "longest series without a gap has 2 steps"),
@@ -151,8 +151,8 @@ def test_unreadable_row_splits_the_series(tmp_path: Path) -> None:
         ("", {}, "is empty"),
     ],
 )
-def test_files_without_a_complete_window_are_rejected(tmp_path: Path, text: str, settings: Any, output: str) -> None:
-    with pytest.raises(DataError, match=output):
+def test_files_without_a_complete_window_are_rejected(tmp_path: Path, text: str, settings: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         load(tmp_path, text, **settings)
 
 

@@ -177,9 +177,9 @@ def test_domain_folders_raise_a_warning(tmp_path: Path) -> None:
 def test_shared_summary_contains_no_values_or_names(tmp_path: Path) -> None:
     for common, odd_ones in ((119, "nearly all labels are the same"), (60, "some classes have only one sample")):
         rows = [[*pixels, f"secret{at // common + at // 119}"] for at, pixels in enumerate(PIXELS)]
-        reported = look(csv(tmp_path, rows)).summary.shared(())
-        assert "secret" not in str(reported)
-        assert [text.partition(";")[0] for text in reported.warnings] == [odd_ones]
+        shared = look(csv(tmp_path, rows)).summary.shared(())
+        assert "secret" not in str(shared)
+        assert [text.partition(";")[0] for text in shared.warnings] == [odd_ones]
 
 
 def test_quantity_summary_shows_range(tmp_path: Path) -> None:

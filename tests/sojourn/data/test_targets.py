@@ -52,7 +52,7 @@ def test_samples_with_missing_targets_are_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("y", "form", "output"),
+    ("y", "form", "message"),
     [
         ([1, 2, 3, 4], TWO, "has targets of 1 numbers .*the job predicts 't', 'load': set these with data.targets"),
         (np.ones((4, 3)), ONE, "has targets of 3 numbers .*the job predicts 1 number for each sample"),
@@ -60,8 +60,8 @@ def test_samples_with_missing_targets_are_skipped() -> None:
         (None, TWO, "the job predicts 't', 'load': put them into the array y|The job predicts"),
     ],
 )
-def test_targets_of_wrong_width_or_missing_are_rejected(y: Any, form: SampleForm, output: str) -> None:
-    with pytest.raises(DataError, match=output):
+def test_targets_of_wrong_width_or_missing_are_rejected(y: Any, form: SampleForm, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         fitted(y, form)
 
 
@@ -86,7 +86,7 @@ def test_unknown_labels_are_reported_and_samples_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("y", "names", "output"),
+    ("y", "names", "message"),
     [
         (np.ones((4, 2)), (), "has 2 columns of labels, but the job has 3: 'red', 'round', 'big'"),
         (FLAGS, ("red", "round", "tall"), "has no label 'big', only 'red', 'round', 'tall'"),
@@ -94,8 +94,8 @@ def test_unknown_labels_are_reported_and_samples_kept() -> None:
         (None, (), "add a column of 0 and 1 for each of 'red', 'round', 'big'"),
     ],
 )
-def test_invalid_multi_label_targets_are_rejected(y: Any, names: tuple[str, ...], output: str) -> None:
-    with pytest.raises(DataError, match=output):
+def test_invalid_multi_label_targets_are_rejected(y: Any, names: tuple[str, ...], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         fitted(y, LABELS, names)
 
 

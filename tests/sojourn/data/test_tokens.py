@@ -38,7 +38,7 @@ def test_long_stream_is_cut_end_to_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "output"),
+    ("x", "message"),
     [
         (np.array([1, 2, 3, 10]), "has the token 10, but the job's vocabulary ranges from 0 to 9"),
         (np.array([1, -1, 3, 4]), "has the token -1"),
@@ -50,8 +50,8 @@ def test_long_stream_is_cut_end_to_end() -> None:
         (np.array(["a", "b", "c", "d"]), "tokens must be whole numbers"),
     ],
 )
-def test_invalid_tokens_are_rejected(x: Any, output: str) -> None:
-    with pytest.raises(DataError, match=output):
+def test_invalid_tokens_are_rejected(x: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         fit(content_of(x, None, (), "f"), FORM)
 
 

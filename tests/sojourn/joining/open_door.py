@@ -41,8 +41,8 @@ class OpenDoor:
         self.reloads += 1
         return True
 
-    def invite(self, **output: object) -> Token:
-        given = {"made": self.now(), "ends": self.now() + DAY, "uses": 1} | output
+    def invite(self, **settings: object) -> Token:
+        given = {"made": self.now(), "ends": self.now() + DAY, "uses": 1} | settings
         with folders.locked(self.folder):
             return invitations.invite(self.folder, msgspec.convert(given, Invitation), self.now())
 

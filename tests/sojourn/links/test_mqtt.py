@@ -56,7 +56,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """Links leave without waiting for acknowledgements, which never come."""
     monkeypatch.setattr(mqtt, "_FLUSH_SECONDS", 0.0)
 
@@ -205,7 +205,7 @@ def test_link_reconnects_after_broker_is_killed(tmp_path: Path, hasty: None) -> 
     assert receiver.ear.payloads == [b"before", b"after"]
 
 
-def test_unacknowledged_message_is_not_resent_after_reconnect(hasty: None, unheard: None) -> None:
+def test_unacknowledged_message_is_not_resent_after_reconnect(hasty: None, without_flush: None) -> None:
     with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
         node.link.publish("t", b"never acknowledged")
         wait_until(lambda: broker.publishes == 1, "the first message")
@@ -266,7 +266,7 @@ def test_close_while_connecting_ends_the_connection() -> None:
         assert (broker.versions, node.ear.ups, node.ear.downs) == ([5], 0, [])
 
 
-def test_lost_connection_leaks_no_client(hasty: None, unheard: None, without_collection: None) -> None:
+def test_lost_connection_leaks_no_client(hasty: None, without_flush: None, without_collection: None) -> None:
     with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
         node.link.publish("t", bytes(60_000))
         session = node.link._session

@@ -46,9 +46,9 @@ def test_closed_port_and_unknown_host_are_explained() -> None:
 
 @pytest.mark.parametrize(("host", "hinted"), [("localhost", False), ("127.0.0.1", False), ("192.168.1.10", True)])
 def test_remote_refusal_suggests_a_missing_listener(host: str, hinted: bool) -> None:
-    reported = cannot_connect(BrokerSettings(host=host), ConnectionRefusedError())
-    assert reported.startswith(f"no broker listens at {host}:1883")
-    assert ("unless its configuration has a `listener`" in reported) == hinted
+    reason = cannot_connect(BrokerSettings(host=host), ConnectionRefusedError())
+    assert reason.startswith(f"no broker listens at {host}:1883")
+    assert ("unless its configuration has a `listener`" in reason) == hinted
 
 
 def test_second_client_of_same_name_is_reported(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ ACCEPTED_5_RECEIVES_3 = b"\x20\x06\x00\x00\x03\x21\x00\x03"
 
 
 @pytest.fixture(autouse=True)
-def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """Links leave without waiting for acknowledgements, which never come."""
     monkeypatch.setattr(mqtt, "_FLUSH_SECONDS", 0.0)
 

@@ -93,12 +93,12 @@ def test_gradient_is_computed_only_after_the_loss_rose() -> None:
     assert graphs.asked == 4
 
 
-@pytest.mark.parametrize(("kind", "learned"), [("regression", 0.5), ("reconstruction", 0.5), ("multilabel", 0.1)])
-def test_loss_thresholds_depend_on_the_task_kind(kind: Any, learned: float) -> None:
+@pytest.mark.parametrize(("kind", "trained"), [("regression", 0.5), ("reconstruction", 0.5), ("multilabel", 0.1)])
+def test_loss_thresholds_depend_on_the_task_kind(kind: Any, trained: float) -> None:
     learns = TaskSpec(kind, (1,), None, Strata(1), blind=4.0)
     kit = msgspec.structs.replace(KIT, task=learns)
     seen = ExemplarView(kit, Parabola(KIT), Exemplars.of(np.ones((1, 1), np.float32), np.zeros(1, np.int64)))
-    assert (seen.learned, seen.advanced, seen.lost) == (4 * learned, 2.0, 8.0)
+    assert (seen.trained, seen.advanced, seen.lost) == (4 * trained, 2.0, 8.0)
 
 
 def test_exemplars_of_another_shape_are_rejected() -> None:
@@ -144,13 +144,13 @@ def test_small_rise_counts_only_against_the_descent_direction() -> None:
 
 def test_trained_or_diverged_loss_cannot_leap() -> None:
     blind = math.log(2)
-    learned, lost = math.sqrt(0.01 * blind), math.sqrt(2.1 * blind)
+    trained, lost = math.sqrt(0.01 * blind), math.sqrt(2.1 * blind)
     assert (
-        objection([learned, 0], [2 * learned, 0], bounds=TourBounds()) is None
+        objection([trained, 0], [2 * trained, 0], bounds=TourBounds()) is None
     )  # four times the loss, and still trained
     assert objection([lost, 0], [2 * lost, 0], bounds=TourBounds()) is None
     assert objection([0.9 * lost, 0], [1.8 * lost, 0], bounds=TourBounds()) is not None
-    assert rise_of(update([learned, 0], [2 * learned, 0]), view()[0]) == pytest.approx(0.4)
+    assert rise_of(update([trained, 0], [2 * trained, 0]), view()[0]) == pytest.approx(0.4)
 
 
 def test_update_without_exemplars_is_accepted() -> None:

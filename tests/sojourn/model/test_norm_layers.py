@@ -21,7 +21,7 @@ STATISTICS = ("norm.running_mean", "norm.running_var", "b.c.running_mean", "b.c.
 def test_norm_spec_covers_all_tensors_of_batchnorm_layers() -> None:
     found = norm_spec(SPEC)
     assert tuple(tensor.name for tensor in found.tensors) == (*OURS, *STATISTICS)
-    assert (found.state, found.size, found.learned) == (4, 15, 9)
+    assert (found.state, found.size, found.trainable_size) == (4, 15, 9)
 
 
 def test_norm_values_are_extracted_and_restored_in_place() -> None:

@@ -169,13 +169,13 @@ STATEFUL = ModelSpec((*SPEC.tensors, TensorSpec("n.running_mean", (2,)), TensorS
 
 def test_state_is_exact_in_every_encoding() -> None:
     vector = (np.arange(1, STATEFUL.size + 1) / 7).astype(np.float32)
-    state = vector[STATEFUL.learned :]
-    assert (STATEFUL.learned, len(state)) == (SPEC.size, 4)
+    state = vector[STATEFUL.trainable_size :]
+    assert (STATEFUL.trainable_size, len(state)) == (SPEC.size, 4)
     for encoding in ("float32", "float16", "int8"):
         data = encode(vector, encoding, STATEFUL)
         assert data == encode(vector[: SPEC.size], encoding, SPEC) + state.tobytes()
         back = decode(data, encoding, STATEFUL)
-        assert back[STATEFUL.learned :].tobytes() == state.tobytes()
+        assert back[STATEFUL.trainable_size :].tobytes() == state.tobytes()
         assert np.array_equal(back[: SPEC.size], decode(data[: -state.nbytes], encoding, SPEC))
         for wrong in (data[:-4], data + bytes(4), data[: -state.nbytes]):
             with pytest.raises(InvalidBlob, match=f"vector of {STATEFUL.size} numbers"):
@@ -188,15 +188,15 @@ def test_difference_keeps_state_exact() -> None:
     back = apply_delta(
         before, decode(encode(difference(after, before, STATEFUL), "int8", STATEFUL), "int8", STATEFUL), STATEFUL
     )
-    assert back[STATEFUL.learned :].tobytes() == after[STATEFUL.learned :].tobytes()
-    np.testing.assert_allclose(back[: STATEFUL.learned], 0, atol=1e-3)
+    assert back[STATEFUL.trainable_size :].tobytes() == after[STATEFUL.trainable_size :].tobytes()
+    np.testing.assert_allclose(back[: STATEFUL.trainable_size], 0, atol=1e-3)
     assert np.array_equal(difference(after[:11], before[:11], SPEC), after[:11] - before[:11])
 
 
 def test_trainable_vector_is_padded_to_model_length() -> None:
-    learned = np.ones(SPEC.size, np.float32)
-    assert padded(learned, STATEFUL).tolist() == [*learned, 0, 0, 0, 0]
-    assert padded(learned, SPEC) is learned
+    trained = np.ones(SPEC.size, np.float32)
+    assert padded(trained, STATEFUL).tolist() == [*trained, 0, 0, 0, 0]
+    assert padded(trained, SPEC) is trained
 
 
 def test_variance_slices_of_the_state_are_known() -> None:

@@ -178,11 +178,11 @@ def test_wrong_hashes_only_delay_the_transfer(lie) -> None:
     data = os.urandom(6 * LEAF)
     ref = pair.give(data)
     pair.pull(ref)
-    reported: list[int] = []
+    damaged: list[int] = []
 
     def spoil(message) -> bool:
-        if isinstance(message, Hashes) and not reported:
-            reported.append(1)
+        if isinstance(message, Hashes) and not damaged:
+            damaged.append(1)
             wrong = Hashes(message.digest, message.first, lie(message.hashes))
             pair.outcomes += pair.taker.handle(EDGE, wrong, pair.now)[0]
             return False

@@ -65,18 +65,18 @@ def test_missing_module_error_names_searched_folders(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("text", "output"),
+    ("text", "message"),
     [
         ("import not_there_for_test", "it needs not_there_for_test, which is not installed: install it with pip"),
         ("1 / 0", "cannot be imported: ZeroDivisionError: division by zero"),
         ("class", "cannot be imported: SyntaxError: "),
     ],
 )
-def test_failing_module_error_states_the_cause(tmp_path: Path, text: str, output: str) -> None:
+def test_failing_module_error_states_the_cause(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "own_failing_for_test.py").write_text(text)
     with pytest.raises(ConfigError) as caught:
         own_module("own_failing_for_test")
-    assert output in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["models/net.py", "./models/net.py", "models/net"])

@@ -44,9 +44,9 @@ def test_unreadable_data_has_one_line() -> None:
     ],
 )
 def test_shared_summary_contains_only_shared_fields(shares: tuple[str, ...], lines: list[str]) -> None:
-    reported = WHOLE.shared(shares)
-    assert reported.lines() == [*lines, *WHOLE.lines()[2:]]
-    kept = msgspec.to_builtins(reported)
+    shared = WHOLE.shared(shares)
+    assert shared.lines() == [*lines, *WHOLE.lines()[2:]]
+    kept = msgspec.to_builtins(shared)
     assert ("low" in kept, "classes" in kept, "counts" in kept) == (
         "range" in shares,
         bool(shares) and "range" not in shares,
@@ -58,11 +58,11 @@ def test_many_long_class_names_are_truncated() -> None:
     many = DataSummary(
         samples=64, classes=tuple(f"{at:040}" for at in range(64)), counts=(1,) * 64, class_count=500, dtype="uint8"
     )
-    reported = many.shared(("class-counts",))
-    assert (len(reported.classes), len(reported.counts), reported.class_count) == (10, 10, 500)
-    assert reported.lines()[0] == "64 samples of different shapes, uint8"
-    assert reported.lines()[1].endswith(" and 490 more")
-    assert len(msgspec.msgpack.encode(reported)) < 1024
+    shared = many.shared(("class-counts",))
+    assert (len(shared.classes), len(shared.counts), shared.class_count) == (10, 10, 500)
+    assert shared.lines()[0] == "64 samples of different shapes, uint8"
+    assert shared.lines()[1].endswith(" and 490 more")
+    assert len(msgspec.msgpack.encode(shared)) < 1024
 
 
 def test_text_of_a_peer_is_safe_for_a_terminal() -> None:
@@ -88,10 +88,10 @@ def test_older_coordinator_reads_summary_of_a_newer_agent() -> None:
         samples: int = 0
         labels: str = ""
 
-    reported = DataSummary(
+    summary = DataSummary(
         samples=5, labels="x", targets=(Quantity("a", 0.0, 1.0),), target_count=1, series=SeriesSummary()
     )
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(reported), type=Older) == Older(5, "x")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(summary), type=Older) == Older(5, "x")
 
 
 @pytest.mark.parametrize(

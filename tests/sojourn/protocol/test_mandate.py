@@ -53,7 +53,7 @@ def test_mandate_must_end_after_it_was_issued() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reported"),
+    ("changes", "difference"),
     [
         ({"epochs": 2}, "training.epochs 2, not 1"),
         ({"batch": 1}, "training.batch 1, not 32"),
@@ -61,10 +61,10 @@ def test_mandate_must_end_after_it_was_issued() -> None:
         ({"optimiser": "adam"}, "training.optimiser 'adam', not 'sgd'"),
     ],
 )
-def test_changed_training_setting_violates_the_mandate(changes, reported) -> None:
+def test_changed_training_setting_violates_the_mandate(changes, difference) -> None:
     assert unlike(mandate(), "job", D, TASK) is None
     task = msgspec.structs.replace(TASK, training=Training(**changes))
-    assert reported in str(unlike(mandate(), "job", D, task))
+    assert difference in str(unlike(mandate(), "job", D, task))
 
 
 def test_other_objective_kind_kit_or_job_violates_the_mandate() -> None:

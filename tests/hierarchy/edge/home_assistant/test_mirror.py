@@ -41,32 +41,32 @@ class Home(Bench):
         self.edge = EdgeServer("e", "c", self.home)
         self.kept: dict[str, bytes] = {}
         self.published: list[str] = []
-        self.output: list[str] = []
+        self.logged: list[str] = []
 
-    def notify(self, event, now=0.0):
-        effects = super().notify(event, now)
+    def handle(self, event, now=0.0):
+        effects = super().handle(event, now)
         for effect in effects:
             if isinstance(effect, Publish):
                 assert effect.role == "device"
                 self.kept[effect.topic] = effect.payload
                 self.published.append(effect.topic)
             elif isinstance(effect, Log):
-                self.output.append(effect.text)
+                self.logged.append(effect.text)
         return effects
 
     def born(self, name: str, now=0.0, epoch: Epoch = EPOCH, offer=OFFER) -> None:
-        self.notify(Present(device(name), epoch, Birth(offer)), now)
+        self.handle(Present(device(name), epoch, Birth(offer)), now)
 
     def begun(self, *names: str) -> float:
         """Bring the link up with these devices online, and announce them all."""
-        self.notify(LinkUp())
+        self.handle(LinkUp())
         for name in names:
             self.born(name)
         self.wake(BEGUN)
         return BEGUN
 
     def wake(self, now: float) -> None:
-        self.notify(TimerFired(), now)
+        self.handle(TimerFired(), now)
 
     def state(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.kept[topics.device_state(FLEET, "e", name)])
@@ -87,17 +87,17 @@ def order(line: str, version: int) -> SignedOrder:
 def test_nothing_is_published_without_the_setting() -> None:
     bench = Bench()
     effects = [
-        bench.notify(LinkUp()),
-        bench.notify(Present(device("a"), EPOCH, Birth(OFFER))),
-        bench.notify(TimerFired(), 99.0),
+        bench.handle(LinkUp()),
+        bench.handle(Present(device("a"), EPOCH, Birth(OFFER))),
+        bench.handle(TimerFired(), 99.0),
     ]
-    effects.append(bench.notify(ForeignMessage("homeassistant/status", b"online"), 99.0))
+    effects.append(bench.handle(ForeignMessage("homeassistant/status", b"online"), 99.0))
     assert not [each for those in effects for each in those if isinstance(each, Publish)]
 
 
 def test_device_is_announced_once_after_the_settling_time() -> None:
     home = Home()
-    home.notify(LinkUp())
+    home.handle(LinkUp())
     home.born("a")
     home.wake(SETTLING_SECONDS / 2)
     assert not home.kept
@@ -120,17 +120,17 @@ def test_nothing_is_announced_before_a_link_is_up() -> None:
 def test_death_shows_device_offline_unless_outdated() -> None:
     home = Home()
     now = home.begun("a")
-    home.notify(Present(device("a"), Epoch(0, bytes(8)), Death()), now)
+    home.handle(Present(device("a"), Epoch(0, bytes(8)), Death()), now)
     home.wake(now + STATE_INTERVAL)
     assert home.state("a")["online"]
-    home.notify(Present(device("a"), EPOCH, Death()), now + 2 * STATE_INTERVAL)
+    home.handle(Present(device("a"), EPOCH, Death()), now + 2 * STATE_INTERVAL)
     assert not home.state("a")["online"]
 
 
 def test_device_offline_before_start_is_shown() -> None:
     home = Home()
-    home.notify(LinkUp())
-    home.notify(Present(device("a"), EPOCH, Death()))
+    home.handle(LinkUp())
+    home.handle(Present(device("a"), EPOCH, Death()))
     home.wake(BEGUN)
     assert not home.state("a")["online"]
     assert read_discovery(home.config("a")).device.name == "a"
@@ -182,7 +182,7 @@ def test_state_is_published_on_change_at_most_once_a_second() -> None:
     before = home.published.count(topic)
     for step in range(20):
         presence = Death() if step % 2 else Birth(OFFER)
-        home.notify(Present(device("a"), EPOCH, presence), now + step * 0.01)
+        home.handle(Present(device("a"), EPOCH, presence), now + step * 0.01)
     assert home.published.count(topic) == before
     home.wake(now + STATE_INTERVAL)
     assert home.published.count(topic) == before + 1
@@ -195,14 +195,14 @@ def test_home_assistant_restart_republishes_with_rate_limit() -> None:
     now = home.begun("a", "b")
     home.published.clear()
     for payload in (b"offline", b"", b"x" * 1_000_000):
-        home.notify(ForeignMessage("homeassistant/status", payload), now)
+        home.handle(ForeignMessage("homeassistant/status", payload), now)
     assert home.home.wake_at() is None or home.home.wake_at() == BEGUN + ECHO_SECONDS
     for _ in range(100):
-        home.notify(ForeignMessage("homeassistant/status", b"online"), now)
+        home.handle(ForeignMessage("homeassistant/status", b"online"), now)
     assert discovery("a") not in home.published
     home.wake(now + mirror.RESTART_DELAY[1])
     assert home.published.count(discovery("a")) == home.published.count(discovery("b")) == 1
-    home.notify(ForeignMessage("homeassistant/status", b"online"), now + mirror.RESTART_DELAY[1])
+    home.handle(ForeignMessage("homeassistant/status", b"online"), now + mirror.RESTART_DELAY[1])
     home.wake(now + mirror.RESTART_DELAY[1] + 0.1)
     assert home.published.count(discovery("a")) == 1
     home.wake(now + 3 * ANNOUNCE_INTERVAL)
@@ -225,14 +225,14 @@ def test_all_topics_are_republished_on_reconnect() -> None:
     home = Home()
     now = home.begun("a")
     home.kept.clear()
-    home.notify(LinkUp(), now)
+    home.handle(LinkUp(), now)
     home.wake(now + BEGUN)
     assert set(home.kept) == {discovery("a"), topics.device_state(FLEET, "e", "a")}
 
 
 def test_announcements_are_sent_in_batches() -> None:
     home = Home()
-    home.notify(LinkUp())
+    home.handle(LinkUp())
     names = [f"d{number}" for number in range(BATCH + 3)]
     for name in names:
         home.born(name)
@@ -245,17 +245,17 @@ def test_announcements_are_sent_in_batches() -> None:
 def test_removed_device_is_cleared() -> None:
     home = Home()
     now = home.begun("a", "b")
-    home.notify(Present(device("a"), EPOCH, Death()), now)
-    home.notify(NodeRemoved(device("a")), now)
+    home.handle(Present(device("a"), EPOCH, Death()), now)
+    home.handle(NodeRemoved(device("a")), now)
     assert home.config("a") == b""
     assert home.kept[topics.device_state(FLEET, "e", "a")] == b""
     assert home.config("b") != b""
     home.wake(now + 100.0)
-    home.notify(LinkUp(), now + 100.0)
+    home.handle(LinkUp(), now + 100.0)
     home.wake(now + 200.0)
     assert home.config("a") == b""
     published = len(home.published)
-    home.notify(NodeRemoved(device("stranger")), now + 200.0)
+    home.handle(NodeRemoved(device("stranger")), now + 200.0)
     assert len(home.published) == published
 
 
@@ -288,20 +288,20 @@ def test_shown_release_lines_are_bounded() -> None:
 
 def test_restarted_edge_server_resumes_from_retained_state() -> None:
     home = Home()
-    home.notify(LinkUp())
+    home.handle(LinkUp())
     left = ShownDevice(False, True, 41, 0.5, "lost: x", {"digits": ShownRelease("3", "4")}).encoded()
     topic = topics.device_state(FLEET, "e", "a")
-    home.notify(ForeignMessage(topics.device_state(FLEET, "e", "b"), left))  # before its presence
+    home.handle(ForeignMessage(topics.device_state(FLEET, "e", "b"), left))  # before its presence
     home.born("a")
     home.born("b")
-    home.notify(ForeignMessage(topic, left))
+    home.handle(ForeignMessage(topic, left))
     for wrong in (b"", b"[]", b"x" * 100_000):
-        home.notify(ForeignMessage(topic, wrong))
+        home.handle(ForeignMessage(topic, wrong))
     home.wake(BEGUN)
     for name in ("a", "b"):
         assert home.state(name) == {**json.loads(left), "online": True, "training": False}
         assert "release_digits" in read_discovery(home.config(name)).components
-    home.notify(ForeignMessage(topic, ShownDevice(visits=7).encoded()), BEGUN)  # now it is only an echo
+    home.handle(ForeignMessage(topic, ShownDevice(visits=7).encoded()), BEGUN)  # now it is only an echo
     home.wake(BEGUN + STATE_INTERVAL)
     assert home.state("a")["visits"] == 41
 
@@ -311,18 +311,18 @@ def test_blocked_broker_topic_is_logged_once() -> None:
     now = home.begun("a")
     home.wake(now + ECHO_SECONDS)
     home.wake(now + 2 * ECHO_SECONDS)
-    assert sum("do not come back" in line for line in home.output) == 1
+    assert sum("do not come back" in line for line in home.logged) == 1
     other = Home()
     now = other.begun("a")
     topic = topics.device_state(FLEET, "e", "a")
-    other.notify(ForeignMessage(topic, other.kept[topic]), now)
+    other.handle(ForeignMessage(topic, other.kept[topic]), now)
     other.wake(now + ECHO_SECONDS)
-    assert not any("do not come back" in line for line in other.output)
+    assert not any("do not come back" in line for line in other.logged)
 
 
 def test_foreign_topics_are_ignored() -> None:
     home = Home()
     now = home.begun("a")
     for topic in ("homeassistant/x", "sojourn/home-assistant/f/e/A B/state", "sojourn/home-assistant/f/x/a/state", ""):
-        home.notify(ForeignMessage(topic, b"online"), now)
-    assert home.notify(Received(device("a"), EPOCH, ReleaseReport("digits", 1, 1, "serving")), now)
+        home.handle(ForeignMessage(topic, b"online"), now)
+    assert home.handle(Received(device("a"), EPOCH, ReleaseReport("digits", 1, 1, "serving")), now)

@@ -110,9 +110,9 @@ def test_state_round_trips_and_invalid_input_is_ignored() -> None:
 def test_release_shows_served_and_ordered_version() -> None:
     first = reported_release(None, ReleaseReport("digits", 3, 2, "serving"))
     assert first == ShownRelease("2", "2", in_progress=False)
-    reported = first.ordered(3)
-    assert reported == ShownRelease("2", "3", in_progress=False)
-    fetching = reported_release(reported, ReleaseReport("digits", 4, 2, "fetching"))
+    ordered = first.ordered(3)
+    assert ordered == ShownRelease("2", "3", in_progress=False)
+    fetching = reported_release(ordered, ReleaseReport("digits", 4, 2, "fetching"))
     assert fetching == ShownRelease("2", "3", in_progress=True)
     assert reported_release(fetching, ReleaseReport("digits", 4, 3, "serving")) == ShownRelease("3", "3")
     gone = fetching.ordered(0)
