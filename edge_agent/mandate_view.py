@@ -160,7 +160,7 @@ def _classes(mandate: Mandate) -> str:
 
 def _leaves(mandate: Mandate) -> str:
     vectors = [f"{name} (at most {size:,} bytes)" for name, size in mandate.returns.items()]
-    numbers = [f"{mandate.metrics} numbers that describe the data"] if mandate.metrics else []
+    numbers = [f"{mandate.signature_size} numbers that describe the data"] if mandate.signature_size else []
     return ", ".join([*vectors, *numbers, "the number of samples, losses"])
 
 

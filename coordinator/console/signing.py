@@ -91,7 +91,7 @@ def mandate_for(  # all parts of a mandate
         rounds=job.all_rounds,
         visits=terms.visits or _visits(job),
         returns=dict.fromkeys(("model", *strategy.objective.returns), largest) | _report_sizes(strategy, kit),
-        metrics=MAX_SIGNATURE_SIZE if on_device(strategy.estimator) else 0,
+        signature_size=MAX_SIGNATURE_SIZE if on_device(strategy.estimator) else 0,
     )
 
 
@@ -257,7 +257,9 @@ def mandate_lines(mandate: Mandate, *, checked: bool) -> list[str]:
         how = f"{it.epochs} epochs in batches of {it.batch}, {it.optimiser}, rate {it.lr:g}"
         lines.append(f"  {task.kind:<9}{how}, {what}")
     returns = ", ".join(f"{name} (at most {size:,} bytes)" for name, size in mandate.returns.items())
-    lines.append(f"  returns  {returns}" + (f", {mandate.metrics} numbers of its data" if mandate.metrics else ""))
+    lines.append(
+        f"  returns  {returns}" + (f", {mandate.signature_size} numbers of its data" if mandate.signature_size else "")
+    )
     lines.append(f"  rounds   {mandate.rounds}, with at most {mandate.visits} results of each device")
     lines.append(f"  where    {', '.join(mandate.sites) or 'all sites'}")
     lines.append(f"  until    {utc_date(mandate.ends)}")

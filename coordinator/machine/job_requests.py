@@ -120,8 +120,8 @@ def _tour(state: JobState, tour: TourPlan, tours: RoundTours) -> TourView:
         (seen.hop, seen.device, seen.step, seen.steps, seen.lost) if seen else (0, None, 0, 0, 0)
     )
     hop = len(tour.hops) if done else hop
-    reported = tours.reported.get(tour.number)
-    return TourView(tour.number, tour.site, tour.hops[:MAX_HOPS], hop, device, step, steps, lost, done, reported)
+    ends = tours.ends.get(tour.number)
+    return TourView(tour.number, tour.site, tour.hops[:MAX_HOPS], hop, device, step, steps, lost, done, ends)
 
 
 CheckJob = Callable[["JobSettings"], str | None]

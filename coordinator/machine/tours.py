@@ -76,7 +76,7 @@ class RoundTours:
         self.progress: dict[int, TourProgress] = {}
         self.moves = 0
         """How often a site reported progress of a tour."""
-        self.reported: dict[int, HopEnds] = {}
+        self.ends: dict[int, HopEnds] = {}
         """The outcomes of the hops of the current round's tours, including completed tours."""
         self._outbox = outbox
         self._leases: dict[int, float] = {}
@@ -110,14 +110,14 @@ class RoundTours:
         """Index the tours of the job's round, whenever they change."""
         if state.tours is not self._numbered:
             self._numbered = state.tours
-            self.reported.clear()
+            self.ends.clear()
             self._plans = {tour.number: tour for tour in state.tours}
             self._legs = Counter(tour.leg for tour in state.tours)
 
     def ask(self, state: JobState, tour: TourPlan, now: float) -> list[Effect]:
         """Ask a site to lead a tour; its deadline starts now."""
         self._deadlines.pop(tour.number, None)
-        self.reported.pop(tour.number, None)
+        self.ends.pop(tour.number, None)
         return self._ask(state, tour, Leg(state, tour.leg), now)
 
     def _ask(self, state: JobState, tour: TourPlan, leg: Leg, now: float) -> list[Effect]:
@@ -192,8 +192,8 @@ class RoundTours:
         before = self.progress.get(tour.number)
         self.moves += before is None or (before.hop, before.step) != (message.hop, message.step)
         self.progress[tour.number] = message
-        if message.reported:
-            self.reported[tour.number] = message.reported
+        if message.ends:
+            self.ends[tour.number] = message.ends
         if tour.number in self._leases:
             self._lease(tour.number, now, state.settings.tours.site_lease)
 

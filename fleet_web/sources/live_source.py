@@ -156,7 +156,7 @@ class ChangeFollower:
         self.waits: Callable[[], bool] = lambda: False
         """Returns whether a request is waiting, so that `poll` should return."""
         self.devices = WatchedDevices()
-        self.reported: int | None = None
+        self.newest_mark: int | None = None
         """The newest mark that the coordinator reported; None if it reports none."""
         self._marks = dict.fromkeys(TOPICS, 0)
         self._reach_changes = 0
@@ -193,20 +193,20 @@ class ChangeFollower:
             self._on_unreachable(error)
 
     def _follow(self, operator: Operator) -> None:
-        if self.reported is None:
+        if self.newest_mark is None:
             found = operator.changed(0, FIRST_REPLY_TIMEOUT)
         else:
-            answer = operator.changed_unless(self.reported, self.waits, SILENCE_TIMEOUT, devices=self.devices.wanted)
+            answer = operator.changed_unless(self.newest_mark, self.waits, SILENCE_TIMEOUT, devices=self.devices.wanted)
             if answer is None:
                 return
             found = answer
             if found.devices is not None:
-                self.devices.take(found.devices, self.reported, found.mark)
+                self.devices.take(found.devices, self.newest_mark, found.mark)
         self._marks = {"fleet": found.fleet, "jobs": found.jobs, "releases": found.releases, "audit": found.audit}
-        if found.mark != self.reported:
+        if found.mark != self.newest_mark:
             now = time.monotonic()
             self._not_before = now + (MIN_PAUSE if now < self._asked_at + PAGE_OPEN_SECONDS else IDLE_PAUSE)
-        self.reported, self._clock_offset = found.mark, found.now - time.time()
+        self.newest_mark, self._clock_offset = found.mark, found.now - time.time()
         self._on_reachable()
 
     def _on_reachable(self) -> None:
@@ -224,7 +224,7 @@ class ChangeFollower:
         self._reach_changes += self.reach.reachable
         self.reach = Reach(reachable=False, why=why, since=since or time.time())
         if isinstance(error, LinkError):  # a new coordinator may have been started
-            self.reported = None
+            self.newest_mark = None
 
 
 KEPT = 64
@@ -271,7 +271,7 @@ class LiveSource:
 
     async def devices(self) -> Sequence[FleetDevice]:
         """Return every known device; only changes are requested."""
-        return await self._once("fleet", ("devices",), lambda it: self._devices.newest(it, self._follower.reported))
+        return await self._once("fleet", ("devices",), lambda it: self._devices.newest(it, self._follower.newest_mark))
 
     async def device(self, name: str) -> FleetDevice:
         """Return one device with its full offer."""

@@ -146,10 +146,10 @@ def _past_hop(tries: Sequence[VisitNote]) -> TravelHop:
 
 def present_tour(view: TourView) -> Travel:
     """Return a current tour, as reported by the coordinator."""
-    reported = view.reported
-    merges = reported.merges if reported else 0
+    ends = view.ends
+    merges = ends.merges if ends else 0
     ended: dict[int, list[HopTry]] = {}
-    for end in reported.ended if reported else ():
+    for end in ends.ended if ends else ():
         planned = view.hops[end.hop % len(view.hops)] if view.hops else end.device
         tried = HopTry(end.device, end.status, end.reason, spare=end.device != planned)
         ended.setdefault(end.hop, []).append(tried)

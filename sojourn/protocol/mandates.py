@@ -61,7 +61,7 @@ class Mandate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Maximum results of one device, including estimations."""
     returns: Annotated[dict[VectorName, Size], msgspec.Meta(max_length=16)]
     """The vectors that a device may send, and their maximum sizes in bytes."""
-    metrics: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    signature_size: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
     """Maximum numbers that describe a device's data, if an estimator requires them."""
 
     def __post_init__(self) -> None:
@@ -141,8 +141,10 @@ def beyond(mandate: Mandate, vectors: Mapping[str, Any], signature_size: int) ->
             return f"the vector {name!r} may not leave this device"
         if ref.size > mandate.returns[name]:
             return f"the vector {name!r} has {ref.size} bytes, but only {mandate.returns[name]} may leave this device"
-    if signature_size > mandate.metrics:
-        return f"{signature_size} numbers describe the data here, but only {mandate.metrics} may leave this device"
+    if signature_size > mandate.signature_size:
+        return (
+            f"{signature_size} numbers describe the data here, but only {mandate.signature_size} may leave this device"
+        )
     return None
 
 

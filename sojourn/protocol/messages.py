@@ -305,7 +305,7 @@ class TourProgress(Message, frozen=True, omit_defaults=True, tag="tour-progress"
     steps: Steps
     lost: Number
     traffic: Bytes
-    reported: HopEnds | None = None
+    ends: HopEnds | None = None
     """The outcomes of its hops; None if one after another went as planned."""
 
 

@@ -281,7 +281,7 @@ class TourView(msgspec.Struct, frozen=True, omit_defaults=True):
     steps: Steps
     lost: Number
     done: bool
-    reported: HopEnds | None = None
+    ends: HopEnds | None = None
     """The outcomes of its hops; None if one after another went as planned."""
 
 

@@ -58,10 +58,10 @@ def fake_operator() -> Any:
 def test_only_changes_are_requested_after_the_first_time() -> None:
     operator, follower, known = fake_operator(), ChangeFollower(), WatchedDevices()
     follower.poll(operator)
-    assert [it.device for it in known.newest(operator, follower.reported)] == ["a", "b"]
+    assert [it.device for it in known.newest(operator, follower.newest_mark)] == ["a", "b"]
     operator.mark, operator.found = 101, [device("c"), device("b", visits=99)]
-    follower.reported = 101
-    newest = known.newest(operator, follower.reported)
+    follower.newest_mark = 101
+    newest = known.newest(operator, follower.newest_mark)
     assert [(it.device, it.visits) for it in newest] == [("a", 12), ("b", 99), ("c", 12)]
     assert operator.asked[1:] == [("devices", None, None), ("devices", None, 100)]
     assert follower.now() == pytest.approx(time.time() + 50.0, abs=45.0)  # the coordinator's clock

@@ -49,7 +49,7 @@ def test_current_tour_has_its_model_at_one_hop():
 
 def test_current_tour_shows_lost_hops_and_the_active_spare():
     ends = HopEnds((HopEnd(0, "a", "lost", "silent"), HopEnd(1, "b", "declined", "metered")))
-    tour = present_tour(view(device="x", lost=2, reported=ends))
+    tour = present_tour(view(device="x", lost=2, ends=ends))
     assert [hop.mark for hop in tour.hops] == ["lost", "here", "waiting"]
     assert tour.hops[1].spare
     assert tour.hops[1].tries[0].reason == "metered"
@@ -57,7 +57,7 @@ def test_current_tour_shows_lost_hops_and_the_active_spare():
 
 def test_wave_is_at_all_its_devices_at_once():
     ends = HopEnds((HopEnd(4, "b", "done"),), merges=3)
-    tour = present_tour(view(hop=4, device="c", reported=ends))
+    tour = present_tour(view(hop=4, device="c", ends=ends))
     assert [hop.state for hop in tour.hops] == ["here", "done", "here"]
     assert tour.merges == 3
 

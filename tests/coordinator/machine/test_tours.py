@@ -63,15 +63,15 @@ def test_hop_outcomes_are_kept_until_next_round_or_retry() -> None:
     tours.ask_all(job, 0.0)
     ends = HopEnds((HopEnd(0, "d", "lost", "silent"),))
     for number in (0, 1):
-        message = msgspec.structs.replace(progress(job, number), lost=1, reported=ends)
+        message = msgspec.structs.replace(progress(job, number), lost=1, ends=ends)
         tours.on_progress(job, job.tours[number], message, 1.0)
         tours.forget(number)
-    assert whole_view(VIEW, job, tours, 0).tours[0].reported == ends
+    assert whole_view(VIEW, job, tours, 0).tours[0].ends == ends
     tours.ask(job, job.tours[1], 2.0)
-    assert tours.reported == {0: ends}
+    assert tours.ends == {0: ends}
     job.tours = a_job(0).tours
     assert tours.plan(job, 0) is not None
-    assert whole_view(VIEW, job, tours, 0).tours[0].reported is None
+    assert whole_view(VIEW, job, tours, 0).tours[0].ends is None
 
 
 def test_forgotten_tour_is_never_overdue() -> None:

@@ -131,13 +131,13 @@ def test_mandate_states_tasks_limits_and_expiry() -> None:
     asked = read_job(visit(rounds=4, estimator__where="device"), "job")
     made = mandate_for(asked, kit, digest, Terms("ann", sites=("hall",)), fleet="f", now=2e9, after=0)
     assert (made.serial, made.issued, made.ends) == (2_000_000_000_000, 2e9, 2e9 + DEFAULT_VALIDITY)
-    assert (made.rounds, made.visits, made.sites, made.metrics) == (4, 3 * 4 + 20, ("hall",), 4096)
+    assert (made.rounds, made.visits, made.sites, made.signature_size) == (4, 3 * 4 + 20, ("hall",), 4096)
     assert made.tasks == all_tasks(asked)
     assert [task.kind for task in made.tasks] == ["train", "estimate"]
     assert made.returns == {"model": 4 * (kit.model.size + len(kit.model.tensors))}
     assert (made.kit, made.class_count, len(made.classes)) == (digest, 10, 10)
     plain = mandate_for(read_job(fedavg(), "job"), kit, digest, Terms("ann"), fleet="f", now=1.0, after=5000)
-    assert (plain.serial, plain.metrics, len(plain.tasks)) == (5001, 0, len(all_tasks(read_job(fedavg(), "job"))))
+    assert (plain.serial, plain.signature_size, len(plain.tasks)) == (5001, 0, len(all_tasks(read_job(fedavg(), "job"))))
     both = mandate_for(settings(strategy="scaffold"), kit, digest, Terms("ann"), fleet="f", now=1.0, after=0)
     assert set(both.returns) == {"model", "control_delta"}
 

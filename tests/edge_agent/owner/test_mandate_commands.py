@@ -29,7 +29,7 @@ FAR = 4e9
 def store(tmp_path: Path):
     """The store of a running agent."""
     made = FolderStore(tmp_path / "store")
-    held = signed(ends=FAR, sites=("hall",), purpose="to know cats from dogs", metrics=7)
+    held = signed(ends=FAR, sites=("hall",), purpose="to know cats from dogs", signature_size=7)
     for record in (
         MandateTaken("job", 5, "ann", held, FAR, 1e9),
         MandateTaken("old", 6, "ben", signed(job="old"), 2e9, 1e9),

@@ -45,7 +45,7 @@ def test_decline_is_reported_with_the_next_heartbeat(policy: str, then: str) -> 
     effects = bench.receive(device("a"), Declined(visit_id(), "hot", "82 C"), 50.0)
     (progress,) = [it for it in sends(effects) if isinstance(it, TourProgress)]
     assert (progress.device, progress.lost) == (then, 1)
-    assert progress.reported == HopEnds((HopEnd(0, "a", "declined", "hot: 82 C"),))
+    assert progress.ends == HopEnds((HopEnd(0, "a", "declined", "hot: 82 C"),))
 
 
 def test_end_of_the_last_hop_is_reported_after_the_tour() -> None:
@@ -53,4 +53,4 @@ def test_end_of_the_last_hop_is_reported_after_the_tour() -> None:
     bench.take(tour(("a",), on_lost_visit="skip"))
     effects = bench.receive(device("a"), Declined(visit_id(), "hot", "82 C"), 0.1)
     (progress,) = [it for it in sends(effects) if isinstance(it, TourProgress)]
-    assert progress.reported == HopEnds((HopEnd(0, "a", "declined", "hot: 82 C"),))
+    assert progress.ends == HopEnds((HopEnd(0, "a", "declined", "hot: 82 C"),))

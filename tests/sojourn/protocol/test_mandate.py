@@ -89,8 +89,10 @@ def test_uploads_are_limited_by_name_and_size() -> None:
         == "the vector 'model' has 1001 bytes, but only 1000 may leave this device"
     )
     assert beyond(mandate(), {"extra": ref(1)}, 0) == "the vector 'extra' may not leave this device"
-    assert beyond(mandate(metrics=2), {}, 2) is None
-    assert beyond(mandate(metrics=2), {}, 3) == "3 numbers describe the data here, but only 2 may leave this device"
+    assert beyond(mandate(signature_size=2), {}, 2) is None
+    assert (
+        beyond(mandate(signature_size=2), {}, 3) == "3 numbers describe the data here, but only 2 may leave this device"
+    )
 
 
 def test_key_file_is_read_line_by_line(tmp_path) -> None:
