@@ -100,7 +100,9 @@ def history(
     elif visits or changes:
         Console().print(history_table(changes, visits), highlight=False)
     else:
-        typer.echo("no device has connected: see the edge server's log, and run `sojourn agent preflight` on a device")
+        typer.echo(
+            "no device has been online yet: see the edge server's log, and run `sojourn agent preflight` on a device"
+        )
 
 
 def _newest(operator: Operator, last: int, device: str | None) -> tuple[list[Any], list[Any]]:

@@ -200,17 +200,17 @@ def _joined(seen: FleetHistory, here: dict[str, tuple[str, Member]]) -> list[Dev
 
 def _lines(record: FleetChanged, seen: FleetHistory) -> list[Log]:
     came = [
-        Log(f"device {it.device} connected (site {it.site}{_version(it)})", about=About(device=it.device, site=it.site))
+        Log(f"device {it.device} is online (site {it.site}{_version(it)})", about=About(device=it.device, site=it.site))
         for it in record.joined
     ]
     left = {device: seen.devices[device].site for device in record.left}
     went = [
-        Log(f"device {device} disconnected from site {site}", about=About(device=device, site=site))
+        Log(f"device {device} is offline (site {site})", about=About(device=device, site=site))
         for device, site in left.items()
     ]
     lines = [*came[:MAX_LOG_LINES], *went[:MAX_LOG_LINES]]
-    for more, word in ((len(came) - MAX_LOG_LINES, "connected"), (len(went) - MAX_LOG_LINES, "disconnected")):
-        lines += [Log(f"and {more} more devices {word}: sojourn fleet status")] if more > 0 else []
+    for more, word in ((len(came) - MAX_LOG_LINES, "online"), (len(went) - MAX_LOG_LINES, "offline")):
+        lines += [Log(f"and {more} more devices are {word}: sojourn fleet status")] if more > 0 else []
     return lines
 
 

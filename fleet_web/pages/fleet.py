@@ -164,7 +164,7 @@ _SITE_COLUMNS = (
     *(Column(state, state.capitalize(), number=True) for state in STATES),
     Column("versions", "Versions"),
 )
-NO_DEVICE = "No device has connected yet. See the log of the edge server; run `sojourn agent preflight` on a device."
+NO_DEVICE = "No device has been online yet. See the log of the edge server; run `sojourn agent preflight` on a device."
 
 
 class FleetView:

@@ -139,7 +139,7 @@ def test_lying_device_loses_only_its_own_hops(fleet: LiveFleet) -> None:
             bad.report("edge", "edge-1", "visited", retain=True, **unasked)
             bad.report("edge", "edge-1", "tour", **unasked)
         view = fleet.run(job("job", 4, rounds=4) + SHORT, "job")
-    fleet.wait_for("cloud", f"device {BAD_DEVICE} disconnected")
+    fleet.wait_for("cloud", f"device {BAD_DEVICE} is offline")
     assert view.status == "done", view.detail
     assert not bad.lies
     assert min(report.visits for report in view.history) >= 3
@@ -176,7 +176,7 @@ def test_lying_edge_server_loses_only_its_own_tours(fleet: LiveFleet) -> None:
                     step=0, steps=0, lost=0, traffic=0)  # fmt: skip
         view = fleet.run(job("job", 3, rounds=2), "job")
         assert any(message["kind"] == "tour" for _, message in bad.received)
-    fleet.wait_for("cloud", f"device {INVENTED} disconnected")
+    fleet.wait_for("cloud", f"device {INVENTED} is offline")
     assert (view.status, [report.visits for report in view.history]) == ("done", [3, 3]), view
     check_all_start_again(fleet)
 

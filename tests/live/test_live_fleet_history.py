@@ -27,10 +27,10 @@ def test_skipped_devices_are_reported_and_fleet_is_remembered(tmp_path: Path) ->
         assert view.status == "done"
         (declined,) = [line for line in view.history[0].failures if line.startswith("pi-3: not estimated: declined")]
         assert "skipped, they could not be estimated: pi-3" in view.history[0].failures
-        fleet.wait_for("cloud", "device pi-2 connected (site edge-1")
+        fleet.wait_for("cloud", "device pi-2 is online (site edge-1")
         fleet.wait_for("edge-1", "device pi-2 is online")
         fleet.kill("pi-2")
-        fleet.wait_for("cloud", "device pi-2 disconnected from site edge-1")
+        fleet.wait_for("cloud", "device pi-2 is offline (site edge-1")
         fleet.kill("cloud")
         fleet.start("cloud")
         with fleet.operator() as operator:
@@ -51,6 +51,6 @@ def test_skipped_devices_are_reported_and_fleet_is_remembered(tmp_path: Path) ->
         shown = json.loads(sojourn("fleet", "show", "pi-3", "--json", *where))
         assert shown["device"]["offer"]["objectives"]
         assert shown["visits"][-1]["reason"] == why
-        assert [it["event"] for it in shown["changes"]] == ["joined"]
+        assert [it["event"] for it in shown["changes"]] == ["online"]
     finally:
         fleet.stop()

@@ -32,9 +32,9 @@ def test_joins_and_leaves_are_recorded_with_wall_time_and_logged() -> None:
         ("a", "s1", "1", "m"),
         ("b", "s1", "1", "m"),
     ]
-    assert output(effects) == ["device a connected (site s1, 1, m)", "device b connected (site s1, 1, m)"]
+    assert output(effects) == ["device a is online (site s1, 1, m)", "device b is online (site s1, 1, m)"]
     effects = bench.join("s1", ("b",), revision=2, now=7.0)
-    assert (changed(effects)[0].left, output(effects)) == (("a",), ["device a disconnected from site s1"])
+    assert (changed(effects)[0].left, output(effects)) == (("a",), ["device a is offline (site s1)"])
     assert changed(bench.join("s1", ("b",), revision=3, now=8.0)) == []
 
 
@@ -65,7 +65,7 @@ def test_many_joins_share_log_lines() -> None:
     bench = FleetBench()
     effects = bench.join("s1", tuple(f"dev-{number:03}" for number in range(100)))
     assert len(output(effects)) == MAX_LOG_LINES + 1
-    assert output(effects)[-1] == f"and {100 - MAX_LOG_LINES} more devices connected: sojourn fleet status"
+    assert output(effects)[-1] == f"and {100 - MAX_LOG_LINES} more devices are online: sojourn fleet status"
 
 
 def test_restart_waits_for_sites_before_devices_count_as_gone() -> None:

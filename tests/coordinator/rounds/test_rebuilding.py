@@ -137,7 +137,11 @@ def test_mandate_states_tasks_limits_and_expiry() -> None:
     assert made.returns == {"model": 4 * (kit.model.size + len(kit.model.tensors))}
     assert (made.kit, made.class_count, len(made.classes)) == (digest, 10, 10)
     plain = mandate_for(read_job(fedavg(), "job"), kit, digest, Terms("ann"), fleet="f", now=1.0, after=5000)
-    assert (plain.serial, plain.signature_size, len(plain.tasks)) == (5001, 0, len(all_tasks(read_job(fedavg(), "job"))))
+    assert (plain.serial, plain.signature_size, len(plain.tasks)) == (
+        5001,
+        0,
+        len(all_tasks(read_job(fedavg(), "job"))),
+    )
     both = mandate_for(settings(strategy="scaffold"), kit, digest, Terms("ann"), fleet="f", now=1.0, after=0)
     assert set(both.returns) == {"model", "control_delta"}
 
